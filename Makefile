@@ -1,0 +1,68 @@
+# Two commands do everything on a fresh machine:  make train   and   make test
+# Everything is installed into .venv from constraints.txt; nothing is installed twice.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+.PHONY: setup
+setup: $(READY) ## Create .venv and install the package with its development tools
+
+# torch comes first and pinned: asked for by another package, an unpinned torch would bring gigabytes of CUDA.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "error: Python 3.11 or newer is needed; try: make PYTHON=python3.12 setup" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# The training loop is not part of this version yet: this resolves and checks the default recipe and prints
+# what it would take to run it.
+.PHONY: train
+train: setup ## Set up, then run the default training recipe
+	$(BIN)/openmanus-rl train --dry-run
+
+.PHONY: test
+test: setup ## Set up, then run the whole test suite
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+.PHONY: test-slow
+test-slow: setup ## Run the longer proofs as well
+	$(BIN)/python -m pytest -n 2
+
+.PHONY: lint
+lint: setup ## Format check, lint, import rules, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+.PHONY: format
+format: setup ## Format the code and apply safe lint fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: bench
+bench: setup ## Run the benchmarks; results go to benchmarks/results
+	$(BIN)/python -m benchmarks
+
+.PHONY: docs
+docs: setup ## Build the documentation site into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+.PHONY: lock
+lock: setup ## Rewrite constraints.txt from what is installed in .venv
+	$(BIN)/python -m pip freeze --exclude-editable | grep -v '@' | sed 's/+cpu$$//' | sort -f > constraints.txt
+
+.PHONY: clean
+clean: ## Remove what the tools left behind (not .venv, not runs)
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist site

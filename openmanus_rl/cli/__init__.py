@@ -1,0 +1,1 @@
+"""The `openmanus-rl` command."""

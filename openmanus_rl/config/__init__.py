@@ -1,0 +1,1 @@
+"""Typed configuration: schema, layers, recipes, estimates. Torch-free."""

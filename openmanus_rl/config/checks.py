@@ -1,0 +1,201 @@
+"""Rules between keys: settings that are each fine but contradict one another, and files that must exist.
+
+`contradictions` looks at the config only and runs whenever one is built. `unusable_paths` looks at the disk and
+runs when a config is loaded to be used, so that a run from another machine can still be read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openmanus_rl.config.models import INIT_PREFIX, INIT_SIZES, is_local_path, model_shape
+from openmanus_rl.config.problems import Problem, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from openmanus_rl.config.schema import Config
+
+GROUP_ESTIMATORS = ("grpo", "gigpo", "rloo")
+
+
+def contradictions(config: Config) -> list[Problem]:
+    """Every rule that the config breaks."""
+    rules = (_required, _batches, _groups, _critic, _context, _schedule, _saving, _workers, _engine)
+    return [problem for rule in rules for problem in rule(config)]
+
+
+def _required(config: Config) -> Iterator[Problem]:
+    if not config.actor_rollout_ref.model.path:
+        yield Problem(
+            "is required: a model directory, a Hugging Face name, or init:tiny for a new small one",
+            ("actor_rollout_ref.model.path",),
+        )
+    if not config.env.env_name:
+        yield Problem("is required: for example alfworld/AlfredTWEnv or Webshop", ("env.env_name",))
+
+
+def _batches(config: Config) -> Iterator[Problem]:
+    tasks = config.data.train_batch_size
+    sections = [("actor_rollout_ref.actor", config.actor_rollout_ref.actor.ppo_mini_batch_size)]
+    if config.critic is not None and config.critic.ppo_mini_batch_size is not None:
+        actors = config.actor_rollout_ref.actor.ppo_mini_batch_size
+        if config.critic.ppo_mini_batch_size != actors:
+            sections.append(("critic", config.critic.ppo_mini_batch_size))
+    for section, mini_batch in sections:
+        keys = (f"{section}.ppo_mini_batch_size", "data.train_batch_size")
+        assert mini_batch is not None
+        if mini_batch > tasks:
+            yield Problem(f"{mini_batch} is larger than the batch, data.train_batch_size={tasks}", keys)
+        elif tasks % mini_batch:
+            yield Problem(f"{mini_batch} does not divide data.train_batch_size={tasks}", keys)
+
+
+def _groups(config: Config) -> Iterator[Problem]:
+    estimator, n = config.algorithm.adv_estimator, config.env.rollout.n
+    if n > 1:
+        return
+    if estimator in GROUP_ESTIMATORS:
+        keys = ("env.rollout.n", "algorithm.adv_estimator")
+        yield Problem(
+            f"{estimator} compares a group of episodes, but the group size is 1: set it to 2 or more", keys
+        )
+    if config.algorithm.filter_groups.enable:
+        yield Problem(
+            "with env.rollout.n=1 every group has zero spread and would be dropped",
+            ("algorithm.filter_groups.enable", "env.rollout.n"),
+        )
+
+
+def _critic(config: Config) -> Iterator[Problem]:
+    estimator = config.algorithm.adv_estimator
+    if config.critic is not None and estimator != "gae":
+        yield Problem(
+            f"{estimator} trains no critic: leave the section out, or set critic=null",
+            ("critic", "algorithm.adv_estimator"),
+        )
+
+
+def _context(config: Config) -> Iterator[Problem]:
+    prompt, response = config.data.max_prompt_length, config.data.max_response_length
+    context = config.actor_rollout_ref.rollout.max_model_len
+    budget = config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu
+    lengths = ("data.max_prompt_length", "data.max_response_length")
+    assert context is not None
+    assert budget is not None
+    if context < prompt + response:
+        keys = ("actor_rollout_ref.rollout.max_model_len", *lengths)
+        longest = f"data.max_prompt_length + data.max_response_length = {prompt + response}"
+        yield Problem(f"{context} is shorter than {longest}", keys)
+    if budget < context:
+        yield Problem(
+            f"{budget} tokens cannot hold one sequence of the context length {context}",
+            (
+                "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+                "actor_rollout_ref.rollout.max_model_len",
+                *lengths,
+            ),
+        )
+
+
+def _schedule(config: Config) -> Iterator[Problem]:
+    steps = config.trainer.total_training_steps
+    assert steps is not None
+    sections = [("actor_rollout_ref.actor", config.actor_rollout_ref.actor.optim.lr_warmup_steps)]
+    if config.critic is not None:
+        sections.append(("critic", config.critic.optim.lr_warmup_steps))
+    for section, warmup in sections:
+        if warmup > steps:
+            keys = (
+                f"{section}.optim.lr_warmup_steps",
+                "trainer.total_training_steps",
+                "trainer.total_epochs",
+            )
+            yield Problem(f"a warm-up of {warmup} steps is longer than the run of {steps}", keys)
+
+
+def _saving(config: Config) -> Iterator[Problem]:
+    if config.trainer.save_freq > 0 and config.trainer.default_local_dir is None:
+        message = "checkpoints need a directory: set trainer.default_local_dir, or trainer.save_freq=-1"
+        yield Problem(message, ("trainer.save_freq", "trainer.default_local_dir"))
+
+
+def _workers(config: Config) -> Iterator[Problem]:
+    trainer = config.trainer
+    if trainer.n_gpus_per_node > 0 and trainer.n_cpu_workers > 1:
+        yield Problem(
+            "is for machines without GPUs, but trainer.n_gpus_per_node is set: drop one of them",
+            ("trainer.n_cpu_workers", "trainer.n_gpus_per_node"),
+        )
+    elif trainer.backend == "local" and trainer.n_workers > 1:
+        yield Problem(
+            f"local is one worker, but {trainer.n_workers} are asked for: set trainer.backend=ray",
+            ("trainer.backend", "trainer.n_gpus_per_node", "trainer.n_cpu_workers", "trainer.nnodes"),
+        )
+
+
+def _engine(config: Config) -> Iterator[Problem]:
+    rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
+    tp = rollout.tensor_model_parallel_size
+    gpus = trainer.nnodes * trainer.n_gpus_per_node
+    key = "actor_rollout_ref.rollout.tensor_model_parallel_size"
+    if tp > 1 and rollout.name == "local":
+        yield Problem("the local engine is not tensor-parallel: use rollout.name=vllm, or leave it at 1", (key,))
+    elif gpus and gpus % tp:
+        yield Problem(
+            f"{tp} does not divide the {gpus} GPUs of trainer.nnodes * trainer.n_gpus_per_node",
+            (key, "trainer.n_gpus_per_node", "trainer.nnodes"),
+        )
+
+
+def unusable_paths(config: Config) -> list[Problem]:
+    """Every path in the config that names something which is not there, or cannot serve."""
+    paths = {
+        "actor_rollout_ref.model.path": config.actor_rollout_ref.model.path,
+        "critic.model.path": config.critic.model.path if config.critic else None,
+    }
+    problems = [
+        problem for key, path in paths.items() if path and (problem := _missing_model(key, path)) is not None
+    ]
+    shape, context = (
+        model_shape(config.actor_rollout_ref.model.path),
+        config.actor_rollout_ref.rollout.max_model_len,
+    )
+    if shape and shape.max_positions and context and context > shape.max_positions:
+        keys = (
+            "actor_rollout_ref.rollout.max_model_len",
+            "data.max_prompt_length",
+            "data.max_response_length",
+        )
+        problems.append(Problem(f"{context} is longer than the model's context of {shape.max_positions}", keys))
+    directories = {
+        "env.alfworld.data_dir": config.env.alfworld.data_dir,
+        "env.webshop.data_dir": config.env.webshop.data_dir,
+    }
+    problems += [
+        Problem(f"no such directory: {path}", (key,))
+        for key, path in directories.items()
+        if path and not Path(path).expanduser().is_dir()
+    ]
+    resume = config.trainer.resume_mode
+    if resume not in ("auto", "disable") and not Path(resume).expanduser().exists():
+        guess = did_you_mean(resume, ("auto", "disable"))
+        message = f"no such checkpoint: {resume} (auto, disable, or a checkpoint's path){guess}"
+        problems.append(Problem(message, ("trainer.resume_mode",)))
+    return problems
+
+
+def _missing_model(key: str, path: str) -> Problem | None:
+    if path.startswith(INIT_PREFIX):
+        size = path.removeprefix(INIT_PREFIX)
+        if size not in INIT_SIZES:
+            sizes = ", ".join(INIT_SIZES)
+            return Problem(f"no such model size: {size} (one of {sizes}){did_you_mean(size, INIT_SIZES)}", (key,))
+        return None
+    file = Path(path).expanduser()
+    if not file.exists():
+        return Problem(f"no such file or directory: {path}", (key,)) if is_local_path(path) else None
+    if file.is_dir() and not (file / "config.json").is_file():
+        return Problem(f"{path} is not a model directory: it has no config.json", (key,))
+    return None

@@ -1,0 +1,56 @@
+"""The schema as a list of dotted keys: for suggestions, for merging, and for `openmanus-rl config keys`."""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from typing import TYPE_CHECKING, get_args
+
+from pydantic import BaseModel
+
+from openmanus_rl.config.schema import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic.fields import FieldInfo
+
+
+@functools.cache
+def valid_keys() -> tuple[str, ...]:
+    """Every dotted key of the schema, sections included."""
+    return tuple(".".join(path) for path, _, _ in _walk(Config, ()))
+
+
+@functools.cache
+def section_paths() -> frozenset[tuple[str, ...]]:
+    """The paths of the keys that are sections."""
+    return frozenset(path for path, _, section in _walk(Config, ()) if section is not None)
+
+
+def describe_keys() -> Iterator[str]:
+    """Every key with its default and what it means, for people to read and search."""
+    for path, field, section in _walk(Config, ()):
+        if section is None:
+            yield f"{'.'.join(path)} = {_shown(field.default)}"
+            if field.description:
+                yield textwrap.fill(field.description, 100, initial_indent="    ", subsequent_indent="    ")
+
+
+def _walk(
+    model: type[BaseModel], prefix: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], FieldInfo, type[BaseModel] | None]]:
+    for name, field in model.model_fields.items():
+        options = (field.annotation, *get_args(field.annotation))
+        section = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
+        yield (*prefix, name), field, section
+        if section is not None:
+            yield from _walk(section, (*prefix, name))
+
+
+def _shown(default: object) -> str:
+    if default is None:
+        return "null"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return str(list(default)) if isinstance(default, tuple) else str(default)

@@ -1,0 +1,69 @@
+"""`python -m openmanus_rl.trainer.main_ppo key=value ...`: the entry point of a training run.
+
+`openmanus-rl train` is the same, starting from the default recipe. Nothing heavy is imported before the
+arguments have been checked.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from openmanus_rl import exits
+
+if TYPE_CHECKING:
+    from openmanus_rl.config.schema import Config
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as algorithm.gamma=0.95."),
+]
+Recipe = Annotated[str | None, typer.Option(metavar="NAME", help="A recipe; `openmanus-rl recipes` lists them.")]
+ConfigFile = Annotated[Path | None, typer.Option(metavar="FILE", help="A YAML file, laid over the recipe.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and an estimate, then stop.")]
+
+
+def train(
+    overrides: Overrides = None, recipe: Recipe = None, config: ConfigFile = None, dry_run: DryRun = False
+) -> None:
+    """Train an agent with settings from --recipe, then --config, then KEY=VALUE; later ones win."""
+    from openmanus_rl.config.load import load_config, to_yaml
+
+    resolved = load_config(recipe, config, overrides or ())
+    if dry_run:
+        print(to_yaml(resolved) + estimate_as_comment(resolved))
+    else:
+        run(resolved)
+
+
+def estimate_as_comment(config: Config) -> str:
+    """The estimate as YAML comments, so that the whole output of a dry run is a config file."""
+    from openmanus_rl.config.estimate import estimate
+
+    return "\n# Estimate\n" + "".join(f"# {line}\n" for line in estimate(config).lines())
+
+
+def run(config: Config) -> None:
+    """Build the parts that the config names and train."""
+    from openmanus_rl.config.load import write_resolved
+
+    if config.trainer.run_dir is not None:
+        print(f"resolved config: {write_resolved(config, config.trainer.run_dir)}")
+    print(
+        "error: this version has no training loop yet; --dry-run shows what the config resolves to",
+        file=sys.stderr,
+    )
+    raise SystemExit(exits.FAILED)
+
+
+def main() -> None:
+    """Run the command line of this module."""
+    with exits.errors_become_exit_codes():
+        typer.run(train)
+
+
+if __name__ == "__main__":
+    main()
