@@ -58,9 +58,7 @@ def _groups(config: Config) -> Iterator[Problem]:
         return
     if estimator in GROUP_ESTIMATORS:
         keys = ("env.rollout.n", "algorithm.adv_estimator")
-        yield Problem(
-            f"{estimator} compares a group of episodes, but the group size is 1: set it to 2 or more", keys
-        )
+        yield Problem(f"{estimator} compares a group of episodes, but the group size is 1: set 2 or more", keys)
     if config.algorithm.filter_groups.enable:
         yield Problem(
             "with env.rollout.n=1 every group has zero spread and would be dropped",
@@ -151,10 +149,8 @@ def _engine(config: Config) -> Iterator[Problem]:
 
 def unusable_paths(config: Config) -> list[Problem]:
     """Every path in the config that names something which is not there, or cannot serve."""
-    paths = {
-        "actor_rollout_ref.model.path": config.actor_rollout_ref.model.path,
-        "critic.model.path": config.critic.model.path if config.critic else None,
-    }
+    actors, critics = config.actor_rollout_ref.model.path, config.critic.model.path if config.critic else None
+    paths = {"actor_rollout_ref.model.path": actors, "critic.model.path": critics if critics != actors else None}
     problems = [
         problem for key, path in paths.items() if path and (problem := _missing_model(key, path)) is not None
     ]

@@ -37,8 +37,10 @@ class Estimate:
             rows.append((f"memory, {worker}", format_bytes(sum(parts.values()))))
             rows += [(f"  {part}", format_bytes(size)) for part, size in parts.items()]
         rows += [(name, f"{count:,}") for name, count in self.tokens.items()]
-        width = max(len(name) for name, _ in rows)
-        return [f"{name:<{width}}  {value:>12}" for name, value in rows] + [f"note: {note}" for note in self.notes]
+        width, digits = (max(len(row[column]) for row in rows) for column in (0, 1))
+        return [f"{name:<{width}}  {value:>{digits}}" for name, value in rows] + [
+            f"note: {note}" for note in self.notes
+        ]
 
 
 def format_bytes(size: int) -> str:

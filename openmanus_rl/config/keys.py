@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import textwrap
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, get_args
 
 from pydantic import BaseModel
@@ -26,6 +27,27 @@ def valid_keys() -> tuple[str, ...]:
 def section_paths() -> frozenset[tuple[str, ...]]:
     """The paths of the keys that are sections."""
     return frozenset(path for path, _, section in _walk(Config, ()) if section is not None)
+
+
+def suggest_key(wrong: str) -> str:
+    """`; did you mean X?` for an unknown key, or nothing.
+
+    A key whose beginning was left out comes first, then a key in the wrong section, then a typing mistake.
+
+    >>> suggest_key("actor.optim.lr")
+    '; did you mean actor_rollout_ref.actor.optim.lr?'
+    >>> suggest_key("trainer.gamma"), suggest_key("algorithm.gama")
+    ('; did you mean algorithm.gamma?', '; did you mean algorithm.gamma?')
+    """
+    sections = {".".join(path) for path in section_paths()}
+    leaves = [key for key in valid_keys() if key not in sections]
+    last = wrong.rpartition(".")[2]
+    shortened = [key for key in leaves if key.endswith(f".{wrong}")]
+    moved = [key for key in leaves if key.rpartition(".")[2] == last]
+    for candidates, cutoff in ((shortened, 0.0), (moved, 0.0), (leaves, 0.6), (sorted(sections), 0.6)):
+        if close := get_close_matches(wrong, candidates, n=1, cutoff=cutoff):
+            return f"; did you mean {close[0]}?"
+    return ""
 
 
 def describe_keys() -> Iterator[str]:

@@ -14,8 +14,8 @@ import yaml
 from pydantic import ValidationError
 
 from openmanus_rl.config.checks import unusable_paths
-from openmanus_rl.config.keys import section_paths, valid_keys
-from openmanus_rl.config.problems import ConfigError, Problem, did_you_mean
+from openmanus_rl.config.keys import section_paths, suggest_key
+from openmanus_rl.config.problems import ConfigError, Problem
 from openmanus_rl.config.recipes import find_recipe
 from openmanus_rl.config.schema import Config
 from openmanus_rl.config.sources import Setting, read_file, read_overrides
@@ -79,7 +79,7 @@ def _validate(settings: Sequence[Setting]) -> tuple[Config | None, list[Problem]
             return None, problems
         for detail in fields:
             path = _key_path(detail)
-            problems.append(_field_problem(detail, path, settings))
+            problems += _field_problems(detail, path, settings)
             wrong.add(path)
 
 
@@ -109,11 +109,14 @@ def _key_path(detail: ErrorDetails) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def _field_problem(detail: ErrorDetails, path: tuple[str, ...], settings: Sequence[Setting]) -> Problem:
-    key = ".".join(path)
-    if detail["type"] == "extra_forbidden":
-        return _with_origin(Problem(f"unknown key{did_you_mean(key, valid_keys())}", (key,)), settings)
-    return _with_origin(Problem(describe(detail), (key,)), settings)
+def _field_problems(detail: ErrorDetails, path: tuple[str, ...], settings: Sequence[Setting]) -> Iterator[Problem]:
+    if detail["type"] != "extra_forbidden":
+        yield _with_origin(Problem(describe(detail), (".".join(path),)), settings)
+        return
+    for setting in settings:  # `actor.lr=1` is reported as that, not as the unknown section `actor`
+        if setting.path[: len(path)] == path:
+            key = ".".join(setting.path)
+            yield Problem(f"unknown key{suggest_key(key)}", (key,), setting.origin)
 
 
 def _with_origin(problem: Problem, settings: Sequence[Setting]) -> Problem:

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +33,11 @@ class ConfigError(ValueError):
         super().__init__(f"the configuration has {count}:\n{lines}")
 
 
-def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+def did_you_mean(word: str, candidates: Collection[str]) -> str:
     """`; did you mean X?`, or nothing when no candidate is close.
 
-    A dotted key is matched as a whole first; then by its last part, for a key in the wrong section.
-
-    >>> did_you_mean("algorithm.gama", ["algorithm.gamma", "env.seed"])
-    '; did you mean algorithm.gamma?'
-    >>> did_you_mean("actor.lr", ["actor.optim.lr", "critic.optim.lr"])
-    '; did you mean actor.optim.lr?'
+    >>> did_you_mean("wandbb", ["console", "wandb"])
+    '; did you mean wandb?'
     """
-    options = list(candidates)
-    whole = get_close_matches(word, options, n=1, cutoff=0.8)
-    last = word.rpartition(".")[2]
-    same_name = [option for option in options if option.rpartition(".")[2] == last]
-    moved = get_close_matches(word, same_name, n=1, cutoff=0.0)
-    near = get_close_matches(word, options, n=1, cutoff=0.6)
-    if "." not in word:
-        near = near or get_close_matches(word, [o.rpartition(".")[2] for o in options], n=1, cutoff=0.75)
-    best = next((found[0] for found in (whole, moved, near) if found), None)
-    return f"; did you mean {best}?" if best else ""
+    close = get_close_matches(word, candidates, n=1)
+    return f"; did you mean {close[0]}?" if close else ""

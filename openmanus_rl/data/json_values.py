@@ -1,0 +1,59 @@
+"""JSON values: what may stand in a free-form field, so that writing and reading it back changes nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias, Union
+
+Json: TypeAlias = Union[bool, int, float, str, "list[Json]", "dict[str, Json]", None]
+
+MAX_DEPTH = 64
+MAX_FLOAT32 = 3.4028234663852886e38
+_MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
+
+
+def check_json(name: str, value: object, depth: int = 0) -> None:
+    """Raise ValueError where `value` would not survive a round trip through JSON unchanged.
+
+    Tuples (they come back as lists), NaN, keys that are not text, integers beyond 64 bits, lone surrogates
+    and anything that is not a JSON type are refused, with the place: `info['poses'][2] is a tuple, ...`.
+    """
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{name} is nested more than {MAX_DEPTH} deep")
+    match value:
+        case None | bool():
+            return
+        case str():
+            check_text(name, value)
+        case int():
+            if not _MIN_INT <= value <= _MAX_INT:
+                raise ValueError(f"{name} is an integer beyond 64 bits")
+        case float():
+            if not math.isfinite(value):
+                raise ValueError(f"{name} must be a finite number, got {value!r}")
+        case list():
+            for position, item in enumerate(value):
+                check_json(f"{name}[{position}]", item, depth + 1)
+        case dict():
+            for key, item in value.items():
+                check_text(f"the key {key!r} of {name}", key)
+                check_json(f"{name}[{key!r}]", item, depth + 1)
+        case _:
+            raise ValueError(f"{name} is a {type(value).__name__}, which JSON cannot hold; convert it first")
+
+
+def check_number(name: str, value: object) -> None:
+    """Raise ValueError for anything but a number that single precision, in which we train, can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_FLOAT32:
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
+
+
+def check_text(name: str, text: object) -> None:
+    """Raise ValueError for anything but text that UTF-8 can hold (no lone surrogates)."""
+    if not isinstance(text, str):
+        raise ValueError(f"{name} must be text, got {type(text).__name__}")
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{name} holds a lone surrogate at position {error.start}") from None

@@ -1,0 +1,105 @@
+"""Trajectories as JSON lines: loss-free, one a line, readable by anything.
+
+A turn's prompt repeats what came before it, so written out in full an episode would grow with the square of
+its turns. Each turn stores how many ids it shares with the turn before (`prompt_kept`) and the ids after
+those (`prompt_ids`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from openmanus_rl.data.columns import token_column
+from openmanus_rl.data.trajectory import RewardTerm, StopReason, Trajectory, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+FORMAT_VERSION = 1
+_TURN_FIELDS = tuple(f.name for f in fields(Turn) if f.name != "prompt_ids")
+_TRAJECTORY_FIELDS = tuple(f.name for f in fields(Trajectory) if f.name not in ("turns", "reward_breakdown"))
+
+
+def dumps(trajectory: Trajectory) -> bytes:
+    """One line of JSON, without the newline."""
+    record: dict[str, Any] = {"version": FORMAT_VERSION}
+    record |= {name: getattr(trajectory, name) for name in _TRAJECTORY_FIELDS}
+    record["reward_breakdown"] = {
+        name: {"raw": term.raw, "weighted": term.weighted} for name, term in trajectory.reward_breakdown.items()
+    }
+    record["turns"] = []
+    seen = np.empty(0, np.int32)
+    for turn in trajectory.turns:
+        kept = common_prefix_length(seen, turn.prompt_ids)
+        turn_record = {name: getattr(turn, name) for name in _TURN_FIELDS}
+        turn_record |= {"prompt_kept": kept, "prompt_ids": turn.prompt_ids[kept:]}
+        record["turns"].append(turn_record)
+        seen = np.concatenate((turn.prompt_ids, turn.response_ids))
+    return orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def loads(line: bytes | str) -> Trajectory:
+    """Read one line; ValueError says what is wrong with it."""
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"is not JSON: {error}") from None
+    if not isinstance(record, dict) or not isinstance(record.get("turns"), list):
+        raise ValueError("is not a trajectory: an object with `turns` is expected")
+    version = record.pop("version", None)
+    if version != FORMAT_VERSION:
+        raise ValueError(f"has format version {version}, but this program reads {FORMAT_VERSION}")
+    try:
+        record["turns"] = tuple(_read_turns(record["turns"]))
+        record["stop_reason"] = StopReason(record["stop_reason"])
+        record["reward_breakdown"] = {name: RewardTerm(**term) for name, term in record["reward_breakdown"].items()}
+        return Trajectory(**record)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"is not a trajectory: {type(error).__name__}: {error}") from None
+
+
+def _read_turns(records: list[dict[str, Any]]) -> Iterator[Turn]:
+    seen = np.empty(0, np.int32)
+    for record in records:
+        kept = record.pop("prompt_kept")
+        if not isinstance(kept, int) or not 0 <= kept <= len(seen):
+            raise ValueError(f"prompt_kept is {kept!r}, but the turn before has {len(seen)} tokens")
+        new = token_column("prompt_ids", record.pop("prompt_ids"))
+        turn = Turn(prompt_ids=np.concatenate((seen[:kept], new)), **record)
+        yield turn
+        seen = np.concatenate((turn.prompt_ids, turn.response_ids))
+
+
+def common_prefix_length(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
+    """How many ids two sequences share at their start: [1 2 3] and [1 2 9 9] share 2."""
+    length = min(len(left), len(right))
+    differs = left[:length] != right[:length]
+    return int(differs.argmax()) if differs.any() else length
+
+
+def write_trajectories(path: Path, trajectories: Iterable[Trajectory], append: bool = False) -> int:
+    """Write trajectories to a file, one a line; the number written is returned."""
+    count = 0
+    with path.open("ab" if append else "wb") as file:
+        for trajectory in trajectories:
+            file.write(dumps(trajectory) + b"\n")
+            count += 1
+    return count
+
+
+def read_trajectories(path: Path) -> Iterator[Trajectory]:
+    """Read a file of trajectories one by one; an error names the file and the line."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                try:
+                    yield loads(line)
+                except ValueError as error:
+                    raise ValueError(f"{path}:{number}: {error}") from None

@@ -1,0 +1,89 @@
+"""The command answers at once, says what it can do, and its exit codes mean something."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+HEAVY = {"torch", "transformers", "numpy", "pydantic", "yaml", "orjson", "ray", "vllm", "gymnasium"}
+
+
+def run(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *args], capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def modules_after(code: str) -> set[str]:
+    result = run("-c", f"import sys\n{code}\nprint('\\n'.join(sys.modules), file=sys.stderr)")
+    assert result.returncode == 0, result.stderr
+    return set(result.stderr.split())
+
+
+def test_help_imports_nothing_heavy() -> None:
+    loaded = modules_after(
+        "from openmanus_rl.cli.app import app\ntry:\n    app(['--help'])\nexcept SystemExit:\n    pass"
+    )
+    assert not HEAVY & loaded
+    assert len([name for name in loaded if name.startswith("openmanus_rl")]) <= 12
+    assert len(loaded) < 360  # Python, typer, rich's formatting of the help, and a handful of ours
+
+
+@pytest.mark.parametrize(
+    "module", ["config.load", "data.trajectory", "data.assemble", "data.jsonl", "data.conversations"]
+)
+def test_torch_free_modules(module: str) -> None:
+    assert not {"torch", "transformers"} & modules_after(f"import openmanus_rl.{module}")
+
+
+def test_help_and_version() -> None:
+    result = run("-m", "openmanus_rl", "--help")
+    assert result.returncode == 0
+    assert "train" in result.stdout
+    assert run("-m", "openmanus_rl", "--version").stdout.startswith("openmanus-rl 0.")
+
+
+def test_console_command_is_installed() -> None:
+    command = Path(sys.executable).with_name("openmanus-rl")
+    result = subprocess.run([command, "recipes"], capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("default ")
+
+
+def test_main_ppo_takes_overrides_without_a_recipe() -> None:
+    overrides = ["actor_rollout_ref.model.path=init:nano", "env.env_name=Webshop"]
+    result = run("-m", "openmanus_rl.trainer.main_ppo", "--dry-run", *overrides)
+    assert result.returncode == 0, result.stderr
+    assert yaml.safe_load(result.stdout)["env"]["env_name"] == "Webshop"
+    wrong = run("-m", "openmanus_rl.trainer.main_ppo", "algorithm.gama=1", *overrides)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "did you mean algorithm.gamma?" in wrong.stderr
+
+
+def test_a_dry_run_prints_a_config_file(tmp_path: Path) -> None:
+    first = run("-m", "openmanus_rl", "train", "--dry-run", "algorithm.gamma=0.5")
+    (tmp_path / "again.yaml").write_text(first.stdout)
+    second = run("-m", "openmanus_rl", "train", "--config", str(tmp_path / "again.yaml"), "--dry-run")
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert first.stdout == second.stdout
+    assert "# parameters" in first.stdout
+
+
+def test_schema_is_a_json_schema_that_describes_keys() -> None:
+    schema = json.loads(run("-m", "openmanus_rl", "config", "schema").stdout)
+    gamma = schema["$defs"]["AlgorithmConfig"]["properties"]["gamma"]
+    assert (gamma["minimum"], gamma["maximum"]) == (0, 1)
+    assert gamma["description"].startswith("Discount")
+
+
+def test_an_unknown_command_exits_with_2() -> None:
+    result = run("-m", "openmanus_rl", "trian")
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+
+
+def test_training_writes_the_resolved_config_and_is_honest(tmp_path: Path) -> None:
+    result = run("-m", "openmanus_rl", "train", cwd=tmp_path)
+    assert (tmp_path / "runs/default/config.yaml").is_file()
+    assert result.returncode == 1
+    assert "no training loop yet" in result.stderr

@@ -1,0 +1,242 @@
+"""Every class of bad input: exit code 2, one clear message that names the key and what to do, no traceback."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from openmanus_rl.cli.app import main
+
+GOOD = ["actor_rollout_ref.model.path=init:tiny", "env.env_name=Webshop"]
+
+
+class Case(NamedTuple):
+    name: str
+    overrides: list[str]
+    expected: list[str]
+    yaml: str = ""
+
+
+CASES = [
+    # unknown keys
+    Case(
+        "typo in a key",
+        ["algorithm.gama=0.9"],
+        ["command line: algorithm.gama: unknown key; did you mean algorithm.gamma?"],
+    ),
+    Case(
+        "typo in a file, with its line",
+        [],
+        ["my.yaml:3: algorithm.gama: unknown key; did you mean algorithm.gamma?"],
+        yaml="# a comment\nalgorithm:\n  gama: 0.9\n",
+    ),
+    Case(
+        "right name in the wrong section",
+        ["actor_rollout_ref.actor.lr=1e-6"],
+        ["actor_rollout_ref.actor.lr: unknown key; did you mean actor_rollout_ref.actor.optim.lr?"],
+    ),
+    Case("unknown section", ["actor.optim.lr=1"], ["actor.optim.lr: unknown key; did you mean actor_rollout_ref"]),
+    Case("nothing like it", ["zzz=1"], ["command line: zzz: unknown key\n"]),
+    # types and ranges
+    Case("not a whole number", ["env.max_steps=many"], ["env.max_steps: expected a whole number, got 'many'"]),
+    Case("a fraction", ["env.max_steps=1.5"], ["env.max_steps: expected a whole number, got '1.5'"]),
+    Case("not a number", ["algorithm.gamma=high"], ["algorithm.gamma: expected a number, got 'high'"]),
+    Case("not a truth value", ["trainer.val_before_train=maybe"], ["expected true or false, got 'maybe'"]),
+    Case("below the range", ["env.max_steps=0"], ["env.max_steps: must be at least 1, got '0'"]),
+    Case("above the range", ["algorithm.gamma=1.5"], ["algorithm.gamma: must be at most 1, got '1.5'"]),
+    Case("open bound", ["actor_rollout_ref.actor.optim.lr=0"], ["optim.lr: must be more than 0, got '0'"]),
+    Case("not finite", ["algorithm.lam=nan"], ["algorithm.lam: expected a finite number, got 'nan'"]),
+    Case(
+        "not one of the choices",
+        ["algorithm.adv_estimator=gipgo"],
+        ["must be one of gae, grpo, gigpo, rloo, reinforce_plus_plus, got 'gipgo'; did you mean gigpo?"],
+    ),
+    Case(
+        "a bad item of a list",
+        ["trainer.logger=[console,wandbb]"],
+        ["trainer.logger: must be one of", "got 'wandbb' (item 2); did you mean wandb?"],
+    ),
+    Case("a value for a section", ["algorithm=3"], ["algorithm: expected a section with keys, got '3'"]),
+    Case(
+        "a list for a number",
+        [],
+        ["my.yaml:1: env.max_steps: expected a whole number, got [1, 2]"],
+        "env.max_steps: [1, 2]",
+    ),
+    # words and files that cannot be read
+    Case("not key=value", ["algorithm.gamma"], ["'algorithm.gamma' is not of the form key=value"]),
+    Case("an empty key part", ["algorithm..gamma=1"], ["'algorithm..gamma=1' is not of the form key=value"]),
+    Case("an open bracket", ["trainer.logger=[console"], ["trainer.logger: cannot read the value '[console'"]),
+    Case("broken YAML", [], ["my.yaml:2: is not valid YAML"], "algorithm: {\nenv: ]\n"),
+    Case(
+        "a key twice", [], ["my.yaml:3: env.seed: is set twice, first at my.yaml:2"], "env:\n  seed: 1\n  seed: 2\n"
+    ),
+    Case("a list as file", [], ["my.yaml:1: must hold keys and values"], "- a\n- b\n"),
+    Case("anchors", [], ["my.yaml:1: is not valid YAML: anchors and aliases"], "env: &a {b: *a}\n"),
+    # missing files
+    Case(
+        "a missing model",
+        ["actor_rollout_ref.model.path=./nope"],
+        ["model.path: no such file or directory: ./nope"],
+    ),
+    Case("an unknown size", ["actor_rollout_ref.model.path=init:tny"], ["no such model size: tny", "mean tiny?"]),
+    Case("a directory that is no model", ["actor_rollout_ref.model.path=."], ["is not a model directory"]),
+    Case("missing data", ["env.webshop.data_dir=/nope"], ["env.webshop.data_dir: no such directory: /nope"]),
+    Case("a missing checkpoint", ["trainer.resume_mode=atuo"], ["no such checkpoint: atuo", "did you mean auto?"]),
+    # contradictions
+    Case(
+        "mini-batch larger than the batch",
+        ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=16"],
+        ["actor_rollout_ref.actor.ppo_mini_batch_size: 16 is larger than the batch, data.train_batch_size=8"],
+    ),
+    Case(
+        "mini-batch not dividing the batch",
+        ["data.train_batch_size=10", "actor_rollout_ref.actor.ppo_mini_batch_size=4"],
+        ["actor_rollout_ref.actor.ppo_mini_batch_size: 4 does not divide data.train_batch_size=10"],
+    ),
+    Case(
+        "critic's mini-batch",
+        ["data.train_batch_size=10", "critic.ppo_mini_batch_size=4"],
+        ["critic.ppo_mini_batch_size: 4 does not divide data.train_batch_size=10"],
+    ),
+    *[
+        Case(
+            f"{name} with groups of 1",
+            [f"algorithm.adv_estimator={name}"],
+            [f"env.rollout.n: {name} compares a group"],
+        )
+        for name in ("grpo", "gigpo", "rloo")
+    ],
+    Case("filtering groups of 1", ["algorithm.filter_groups.enable=true"], ["every group has zero spread"]),
+    Case(
+        "a critic that is not used",
+        ["algorithm.adv_estimator=grpo", "env.rollout.n=8", "critic.optim.lr=1e-5"],
+        ["critic: grpo trains no critic: leave the section out, or set critic=null"],
+    ),
+    Case(
+        "context shorter than prompt and response",
+        [
+            "data.max_prompt_length=100",
+            "data.max_response_length=50",
+            "actor_rollout_ref.rollout.max_model_len=120",
+        ],
+        ["max_model_len: 120 is shorter than data.max_prompt_length + data.max_response_length = 150"],
+    ),
+    Case(
+        "context longer than the model's",
+        ["data.max_prompt_length=40000", "actor_rollout_ref.model.path=Qwen/Qwen2.5-1.5B-Instruct"],
+        ["40512 is longer than the model's context of 32768"],
+    ),
+    Case(
+        "micro-batch shorter than one sequence",
+        ["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=1000"],
+        ["ppo_max_token_len_per_gpu: 1000 tokens cannot hold one sequence of the context length 4608"],
+    ),
+    Case(
+        "saving nowhere",
+        ["trainer.save_freq=5", "trainer.default_local_dir=null"],
+        ["trainer.save_freq: checkpoints need a directory"],
+    ),
+    Case(
+        "warm-up longer than the run",
+        ["trainer.total_epochs=10", "actor_rollout_ref.actor.optim.lr_warmup_steps=20"],
+        ["lr_warmup_steps: a warm-up of 20 steps is longer than the run of 10"],
+    ),
+    Case(
+        "several workers in one process",
+        ["trainer.backend=local", "trainer.n_gpus_per_node=4"],
+        ["trainer.backend: local is one worker, but 4 are asked for: set trainer.backend=ray"],
+    ),
+    Case(
+        "GPUs and CPU workers", ["trainer.n_gpus_per_node=2", "trainer.n_cpu_workers=2"], ["n_cpu_workers: is for"]
+    ),
+    Case(
+        "tensor parallelism in the local engine",
+        ["actor_rollout_ref.rollout.name=local", "actor_rollout_ref.rollout.tensor_model_parallel_size=2"],
+        ["tensor_model_parallel_size: the local engine is not tensor-parallel"],
+    ),
+    Case(
+        "tensor parallelism over too few GPUs",
+        ["trainer.n_gpus_per_node=2", "actor_rollout_ref.rollout.tensor_model_parallel_size=4"],
+        ["tensor_model_parallel_size: 4 does not divide the 2 GPUs"],
+    ),
+    Case("no model", ["actor_rollout_ref.model.path="], ["actor_rollout_ref.model.path: is required"]),
+    Case("no environment", ["env.env_name="], ["env.env_name: is required"]),
+]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
+    monkeypatch.setattr("sys.argv", ["openmanus-rl", "train", "--dry-run", *args])
+    with pytest.raises(SystemExit) as exit_info:
+        main()
+    assert isinstance(exit_info.value.code, int)
+    return exit_info.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_bad_input_is_named_and_exits_with_2(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(case.yaml)
+    code, message = run(monkeypatch, capsys, "--config", "my.yaml", *GOOD, *case.overrides)
+    assert code == 2
+    assert message.startswith("error: the configuration has a problem:\n"), message
+    for part in case.expected:
+        assert part in message
+    assert "Traceback" not in message
+
+
+def test_all_problems_are_listed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text("algorithm:\n  adv_estimator: grpo\n  gama: 1\ndata:\n  train_batch_size: no\n")
+    code, message = run(
+        monkeypatch,
+        capsys,
+        "--recipe",
+        "defalt",
+        "--config",
+        "my.yaml",
+        "env.max_steps=-1",
+        "critic.grad_clip=1",
+        "oops",
+    )
+    assert code == 2
+    assert message.splitlines() == [
+        "error: the configuration has 7 problems:",
+        "  --recipe: no recipe named 'defalt'; did you mean default?",
+        "  command line: 'oops' is not of the form key=value",
+        "  my.yaml:3: algorithm.gama: unknown key; did you mean algorithm.gamma?",
+        "  my.yaml:5: data.train_batch_size: expected a whole number, got 'no'",
+        "  command line: env.max_steps: must be at least 1, got '-1'",
+        "  my.yaml:2: env.rollout.n: grpo compares a group of episodes, but the group size is 1: set 2 or more",
+        "  command line: critic: grpo trains no critic: leave the section out, or set critic=null",
+    ]
+
+
+def test_a_contradiction_with_a_broken_key_is_not_made_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The batch size is unreadable, so nothing can be said of the mini-batch against it."""
+    overrides = ["data.train_batch_size=x", "actor_rollout_ref.actor.ppo_mini_batch_size=999"]
+    _, message = run(monkeypatch, capsys, "--recipe", "default", *overrides)
+    assert message.count("\n") == 2
+    assert "ppo_mini_batch_size" not in message
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"[" * 5000, b"x" * 1_000_001])
+def test_a_hostile_file_gets_a_message(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "hostile.yaml"
+    path.write_bytes(content)
+    code, message = run(monkeypatch, capsys, "--config", str(path), *GOOD)
+    assert code == 2
+    assert message.count("hostile.yaml") == 1
+
+
+def test_a_missing_config_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, message = run(monkeypatch, capsys, "--config", "/nope/my.yaml")
+    assert (code, message.splitlines()[1:]) == (2, ["  /nope/my.yaml: no such file"])
