@@ -57,7 +57,7 @@ bench: setup ## Run the benchmarks; results go to benchmarks/results
 
 .PHONY: docs
 docs: setup ## Build the documentation site into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: lock
 lock: setup ## Rewrite constraints.txt from what is installed in .venv

@@ -52,11 +52,28 @@ def suggest_key(wrong: str) -> str:
 
 def describe_keys() -> Iterator[str]:
     """Every key with its default and what it means, for people to read and search."""
+    for key, default, meaning in _entries():
+        yield f"{key} = {default}"
+        if meaning:
+            yield textwrap.fill(meaning, 100, initial_indent="    ", subsequent_indent="    ")
+
+
+def keys_as_markdown() -> str:
+    """The same as tables, one for each top-level section."""
+    lines: list[str] = []
+    section = ""
+    for key, default, meaning in _entries():
+        if key.partition(".")[0] != section:
+            section = key.partition(".")[0]
+            lines += [f"\n### {section}\n", "| key | default | meaning |", "|---|---|---|"]
+        lines.append(f"| `{key}` | `{default}` | {meaning} |")
+    return "\n".join(lines)
+
+
+def _entries() -> Iterator[tuple[str, str, str]]:
     for path, field, section in _walk(Config, ()):
         if section is None:
-            yield f"{'.'.join(path)} = {_shown(field.default)}"
-            if field.description:
-                yield textwrap.fill(field.description, 100, initial_indent="    ", subsequent_indent="    ")
+            yield ".".join(path), _shown(field.default), " ".join((field.description or "").split())
 
 
 def _walk(

@@ -1,0 +1,58 @@
+"""Timing on a shared, noisy machine: interleaved repeats, medians, ratios; and the report they go into."""
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+
+def machine() -> str:
+    """What this was measured on, in one line."""
+    cpu = platform.processor() or "unknown CPU"
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        models = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
+        cpu = models[0] if models else cpu
+    return f"{cpu}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+
+
+def medians(works: dict[str, Callable[[], object]], repeats: int = 7) -> dict[str, float]:
+    """Median seconds of each piece of work; the pieces take turns, so that noise hits all of them alike."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for work in works.values():
+        work()
+    for _ in range(repeats):
+        for name, work in works.items():
+            start = time.perf_counter()
+            work()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+class Report:
+    """Rows of one benchmark, printed as they come and written as JSON at the end."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows: list[dict[str, Any]] = []
+        print(f"\n{name}")
+
+    def row(self, what: str, **numbers: float) -> None:
+        """Add one line."""
+        self.rows.append({"what": what, **numbers})
+        shown = "   ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in numbers.items())
+        print(f"  {what:<44}{shown}")
+
+    def write(self, folder: Path) -> Path:
+        """Write the rows with the machine and the time; returns the file."""
+        folder.mkdir(parents=True, exist_ok=True)
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        path = folder / f"{self.name}.json"
+        record = {"benchmark": self.name, "when": when, "machine": machine(), "rows": self.rows}
+        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        return path

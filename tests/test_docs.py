@@ -1,0 +1,52 @@
+"""What the documentation shows is what happens."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from openmanus_rl.cli.app import main
+from tests.conftest import REPOSITORY
+
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def with_blocks(language: str) -> list[Path]:
+    return [page for page in PAGES if blocks(page, language)]
+
+
+@pytest.mark.parametrize("page", with_blocks("python"), ids=lambda page: page.name)
+def test_python_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path) -> None:
+    script = "\n".join(blocks(page, "python"))
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("page", with_blocks("console"), ids=lambda page: page.name)
+def test_console_blocks_show_the_real_output(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text("algorithm:\n  adv_estimator: gigpo\nenv.rollout.n: 1\n")
+    required = ["actor_rollout_ref.model.path=init:tiny", "env.env_name=Webshop"]
+    for block in blocks(page, "console"):
+        command, _, shown = block.partition("\n")
+        monkeypatch.setattr("sys.argv", [*shlex.split(command.removeprefix("$ ")), *required])
+        with pytest.raises(SystemExit):
+            main()
+        assert capsys.readouterr().err == shown
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in PAGES[1:]:
+        assert page.relative_to(REPOSITORY / "docs").as_posix() in navigation
