@@ -31,9 +31,7 @@ def run(report: Report) -> None:
         samples = [sample for one in episodes for sample in assemble(one)]
         lines = [dumps(one) for one in episodes]
         works = {
-            "build": lambda turns=turns: [
-                episode(str(k), turns, np.random.default_rng(k)) for k in range(EPISODES)
-            ],
+            "build": lambda turns=turns: [episode(str(k), turns, np.random.default_rng(k)) for k in range(EPISODES)],
             "assemble": lambda episodes=episodes: [assemble(one) for one in episodes],
             "pack": lambda samples=samples: Batch.from_samples(samples),
             "write": lambda episodes=episodes: [dumps(one) for one in episodes],

@@ -45,7 +45,7 @@ def train(
     """Train an agent: the default recipe, or --recipe, then --config, then KEY=VALUE; later ones win."""
     from openmanus_rl.config.recipes import DEFAULT_RECIPE
 
-    base = recipe or (DEFAULT_RECIPE if config is None else None)
+    base = DEFAULT_RECIPE if recipe is None and config is None else recipe
     main_ppo.train(overrides, base, config, dry_run)
 
 

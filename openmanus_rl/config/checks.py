@@ -6,14 +6,16 @@ runs when a config is loaded to be used, so that a run from another machine can 
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+import re
 from typing import TYPE_CHECKING
 
-from openmanus_rl.config.models import INIT_PREFIX, INIT_SIZES, is_local_path, model_shape
+from openmanus_rl.config.models import INIT_PREFIX, INIT_SIZES, exists, is_hub_name, local_path, model_shape
 from openmanus_rl.config.problems import Problem, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from openmanus_rl.config.schema import Config
 
@@ -22,7 +24,7 @@ GROUP_ESTIMATORS = ("grpo", "gigpo", "rloo")
 
 def contradictions(config: Config) -> list[Problem]:
     """Every rule that the config breaks."""
-    rules = (_required, _batches, _groups, _critic, _context, _schedule, _saving, _workers, _engine)
+    rules = (_required, _batches, _groups, _critic, _context, _schedule, _saving, _names, _workers, _engine)
     return [problem for rule in rules for problem in rule(config)]
 
 
@@ -109,6 +111,7 @@ def _schedule(config: Config) -> Iterator[Problem]:
                 f"{section}.optim.lr_warmup_steps",
                 "trainer.total_training_steps",
                 "trainer.total_epochs",
+                "trainer.steps_per_epoch",
             )
             yield Problem(f"a warm-up of {warmup} steps is longer than the run of {steps}", keys)
 
@@ -117,6 +120,21 @@ def _saving(config: Config) -> Iterator[Problem]:
     if config.trainer.save_freq > 0 and config.trainer.default_local_dir is None:
         message = "checkpoints need a directory: set trainer.default_local_dir, or trainer.save_freq=-1"
         yield Problem(message, ("trainer.save_freq", "trainer.default_local_dir"))
+
+
+def _names(config: Config) -> Iterator[Problem]:
+    for name in ("project_name", "experiment_name"):
+        text = getattr(config.trainer, name)
+        if not re.fullmatch(r"[^\W_][\w .+=,@()-]*", text):
+            message = f"{text!r} cannot be a folder's name: use letters, digits, and _ . + = , @ ( ) -"
+            yield Problem(message, (f"trainer.{name}",))
+    unknown = set(re.findall(r"{.*?}", config.trainer.default_local_dir or "")) - {
+        "{project_name}",
+        "{experiment_name}",
+    }
+    for placeholder in sorted(unknown):
+        message = f"{placeholder} is not filled in; {{project_name}} and {{experiment_name}} are"
+        yield Problem(message, ("trainer.default_local_dir",))
 
 
 def _workers(config: Config) -> Iterator[Problem]:
@@ -140,7 +158,9 @@ def _engine(config: Config) -> Iterator[Problem]:
     key = "actor_rollout_ref.rollout.tensor_model_parallel_size"
     if tp > 1 and rollout.name == "local":
         yield Problem("the local engine is not tensor-parallel: use rollout.name=vllm, or leave it at 1", (key,))
-    elif gpus and gpus % tp:
+    elif tp > 1 and not gpus:
+        yield Problem(f"{tp} needs GPUs, but trainer.n_gpus_per_node is 0", (key, "trainer.n_gpus_per_node"))
+    elif gpus % tp:
         yield Problem(
             f"{tp} does not divide the {gpus} GPUs of trainer.nnodes * trainer.n_gpus_per_node",
             (key, "trainer.n_gpus_per_node", "trainer.nnodes"),
@@ -151,20 +171,9 @@ def unusable_paths(config: Config) -> list[Problem]:
     """Every path in the config that names something which is not there, or cannot serve."""
     actors, critics = config.actor_rollout_ref.model.path, config.critic.model.path if config.critic else None
     paths = {"actor_rollout_ref.model.path": actors, "critic.model.path": critics if critics != actors else None}
-    problems = [
-        problem for key, path in paths.items() if path and (problem := _missing_model(key, path)) is not None
-    ]
-    shape, context = (
-        model_shape(config.actor_rollout_ref.model.path),
-        config.actor_rollout_ref.rollout.max_model_len,
-    )
-    if shape and shape.max_positions and context and context > shape.max_positions:
-        keys = (
-            "actor_rollout_ref.rollout.max_model_len",
-            "data.max_prompt_length",
-            "data.max_response_length",
-        )
-        problems.append(Problem(f"{context} is longer than the model's context of {shape.max_positions}", keys))
+    problems = [Problem(fault, (key,)) for key, path in paths.items() if path and (fault := _model_fault(path))]
+    if actors and not problems:
+        problems += _longer_than_the_model(config)
     directories = {
         "env.alfworld.data_dir": config.env.alfworld.data_dir,
         "env.webshop.data_dir": config.env.webshop.data_dir,
@@ -172,26 +181,61 @@ def unusable_paths(config: Config) -> list[Problem]:
     problems += [
         Problem(f"no such directory: {path}", (key,))
         for key, path in directories.items()
-        if path and not Path(path).expanduser().is_dir()
+        if path is not None and not _is_directory(path)
     ]
     resume = config.trainer.resume_mode
-    if resume not in ("auto", "disable") and not Path(resume).expanduser().exists():
+    if resume not in ("auto", "disable") and not _is_directory(resume):
         guess = did_you_mean(resume, ("auto", "disable"))
-        message = f"no such checkpoint: {resume} (auto, disable, or a checkpoint's path){guess}"
+        message = f"no such checkpoint: {resume} (auto, disable, or a checkpoint's directory){guess}"
         problems.append(Problem(message, ("trainer.resume_mode",)))
+    run_dir = config.trainer.run_dir
+    if run_dir is not None and (fault := _run_dir_fault(run_dir)):
+        problems.append(Problem(fault, ("trainer.default_local_dir", "trainer.experiment_name")))
     return problems
 
 
-def _missing_model(key: str, path: str) -> Problem | None:
+def _is_directory(text: str) -> bool:
+    path = local_path(text)
+    return exists(path) and path.is_dir()
+
+
+def _run_dir_fault(run_dir: Path) -> str | None:
+    try:
+        nearest = next(path for path in (run_dir, *run_dir.parents) if path.exists())
+    except OSError as error:
+        return f"{run_dir} cannot be a directory: {error.strerror}"
+    if not nearest.is_dir():
+        return f"{run_dir} cannot be a directory: {nearest} is a file"
+    return None if os.access(nearest, os.W_OK) else f"{nearest} cannot be written to"
+
+
+def _longer_than_the_model(config: Config) -> list[Problem]:
+    shape, context = (
+        model_shape(config.actor_rollout_ref.model.path),
+        config.actor_rollout_ref.rollout.max_model_len,
+    )
+    if shape is None or shape.max_positions is None or context is None or context <= shape.max_positions:
+        return []
+    keys = ("actor_rollout_ref.rollout.max_model_len", "data.max_prompt_length", "data.max_response_length")
+    return [Problem(f"{context} is longer than the model's context of {shape.max_positions}", keys)]
+
+
+def _model_fault(path: str) -> str | None:
+    """What is wrong with a model's path, or None."""
     if path.startswith(INIT_PREFIX):
         size = path.removeprefix(INIT_PREFIX)
-        if size not in INIT_SIZES:
-            sizes = ", ".join(INIT_SIZES)
-            return Problem(f"no such model size: {size} (one of {sizes}){did_you_mean(size, INIT_SIZES)}", (key,))
-        return None
-    file = Path(path).expanduser()
-    if not file.exists():
-        return Problem(f"no such file or directory: {path}", (key,)) if is_local_path(path) else None
-    if file.is_dir() and not (file / "config.json").is_file():
-        return Problem(f"{path} is not a model directory: it has no config.json", (key,))
+        if size in INIT_SIZES:
+            return None
+        return f"no such model size: {size} (one of {', '.join(INIT_SIZES)}){did_you_mean(size, INIT_SIZES)}"
+    file = local_path(path)
+    if not exists(file):
+        return None if is_hub_name(path) else f"no such file or directory: {path}"
+    if file.is_file():
+        return None if file.suffix == ".gguf" else f"{path} is not a model: a directory or a .gguf file is expected"
+    if not exists(file / "config.json"):
+        return f"{path} is not a model directory: it has no config.json"
+    try:
+        model_shape(path)
+    except ValueError as error:
+        return str(error)
     return None

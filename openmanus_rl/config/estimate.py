@@ -63,9 +63,14 @@ def estimate(config: Config) -> Estimate:
         notes.append(f"the shape of {path} is not known here, so memory is not estimated; give a local directory")
     else:
         memory["each actor worker"] = _actor_memory(config, shape)
-        memory["each rollout engine"] = _engine_memory(config, shape, notes)
-    if config.critic is not None and (critic_shape := model_shape(config.critic.model.path or path)):
-        memory["each critic worker"] = _critic_memory(config, critic_shape)
+        memory["each rollout device"] = _engine_memory(config, shape, notes)
+    if config.critic is not None:
+        critic_path = config.critic.model.path or path
+        critic_shape = model_shape(critic_path)
+        if critic_shape is not None:
+            memory["each critic worker"] = _critic_memory(config, critic_shape)
+        elif critic_path != path:
+            notes.append(f"the shape of {critic_path} is not known here, so the critic's memory is not estimated")
     return Estimate(shape.parameters if shape else None, memory, _tokens(config), tuple(notes))
 
 

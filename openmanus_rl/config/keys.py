@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 
+_FREE_FORM = ("env", "options")
+
+
 @functools.cache
 def valid_keys() -> tuple[str, ...]:
     """Every dotted key of the schema, sections included."""
@@ -29,25 +32,30 @@ def section_paths() -> frozenset[tuple[str, ...]]:
     return frozenset(path for path, _, section in _walk(Config, ()) if section is not None)
 
 
+def is_free_form(path: tuple[str, ...]) -> bool:
+    """Whether the schema leaves open what stands at this path: `env.options` and everything below it."""
+    return path[: len(_FREE_FORM)] == _FREE_FORM
+
+
 def suggest_key(wrong: str) -> str:
     """`; did you mean X?` for an unknown key, or nothing.
 
-    A key whose beginning was left out comes first, then a key in the wrong section, then a typing mistake.
+    Keys whose beginning was left out come first, then keys in another section, then typing mistakes.
 
-    >>> suggest_key("actor.optim.lr")
-    '; did you mean actor_rollout_ref.actor.optim.lr?'
-    >>> suggest_key("trainer.gamma"), suggest_key("algorithm.gama")
-    ('; did you mean algorithm.gamma?', '; did you mean algorithm.gamma?')
+    >>> suggest_key("actor.optim.lr"), suggest_key("trainer.gamma")
+    ('; did you mean actor_rollout_ref.actor.optim.lr?', '; did you mean algorithm.gamma?')
+    >>> suggest_key("seed"), suggest_key("algoritm")
+    ('; did you mean env.seed or trainer.seed?', '; did you mean algorithm?')
     """
-    sections = {".".join(path) for path in section_paths()}
+    wrong = wrong.lower()
+    sections = [".".join(path) for path in sorted(section_paths())]
     leaves = [key for key in valid_keys() if key not in sections]
     last = wrong.rpartition(".")[2]
     shortened = [key for key in leaves if key.endswith(f".{wrong}")]
     moved = [key for key in leaves if key.rpartition(".")[2] == last]
-    for candidates, cutoff in ((shortened, 0.0), (moved, 0.0), (leaves, 0.6), (sorted(sections), 0.6)):
-        if close := get_close_matches(wrong, candidates, n=1, cutoff=cutoff):
-            return f"; did you mean {close[0]}?"
-    return ""
+    typed = get_close_matches(wrong, leaves, n=1) if "." in wrong else get_close_matches(wrong, sections, n=1)
+    close = shortened or moved or typed or get_close_matches(wrong, valid_keys(), n=1)
+    return f"; did you mean {' or '.join(close[:3])}?" if close else ""
 
 
 def describe_keys() -> Iterator[str]:
@@ -88,6 +96,8 @@ def _walk(
 
 
 def _shown(default: object) -> str:
+    if default == "":
+        return "(required)"
     if default is None:
         return "null"
     if isinstance(default, bool):

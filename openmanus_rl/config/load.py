@@ -5,82 +5,79 @@ Later layers win. Every problem of every layer is reported at once, each with th
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from pydantic import ValidationError
 
-from openmanus_rl.config.checks import unusable_paths
+from openmanus_rl.config.checks import contradictions, unusable_paths
 from openmanus_rl.config.keys import section_paths, suggest_key
+from openmanus_rl.config.models import local_path
 from openmanus_rl.config.problems import ConfigError, Problem
 from openmanus_rl.config.recipes import find_recipe
-from openmanus_rl.config.schema import Config
+from openmanus_rl.config.schema import UNCHECKED, Config
 from openmanus_rl.config.sources import Setting, read_file, read_overrides
 from openmanus_rl.config.wording import describe
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Sequence
 
     from pydantic_core import ErrorDetails
 
 
 def load_config(
-    recipe: str | None = None,
-    config_file: str | os.PathLike[str] | None = None,
-    overrides: Sequence[str] = (),
+    recipe: str | None = None, config_file: str | os.PathLike[str] | None = None, overrides: Sequence[str] = ()
 ) -> Config:
     """Read the layers, merge and validate them; raise `ConfigError` with everything that is wrong."""
     settings: list[Setting] = []
     problems: list[Problem] = []
-    for layer, faults in _layers(recipe, config_file, overrides):
+    unread = False
+    for layer, faults, is_file in _layers(recipe, config_file, overrides):
         settings += layer
         problems += faults
-    config, more = _validate(settings)
-    if config is not None:
-        more += [_with_origin(problem, settings) for problem in unusable_paths(config)]
-    # Without the layers that could not be read, "is required" would be said of keys that they may well hold.
-    problems += [p for p in more if not (problems and p.message.startswith("is required"))]
-    if problems or config is None:
+        unread |= is_file and not layer and bool(faults)
+    config, wrong, field_problems = _validate_fields(settings)
+    problems += field_problems
+    for problem in contradictions(config) + unusable_paths(config):
+        # Nothing is said of keys that could not be read, nor of those that an unread file may hold.
+        if not _touches(problem, wrong) and not (unread and problem.message.startswith("is required")):
+            problems.append(_with_origin(problem, settings))
+    if problems:
         raise ConfigError(problems)
     return config
 
 
 def _layers(
     recipe: str | None, config_file: str | os.PathLike[str] | None, overrides: Sequence[str]
-) -> Iterator[tuple[list[Setting], list[Problem]]]:
+) -> Iterator[tuple[list[Setting], list[Problem], bool]]:
     if recipe is not None:
-        path, fault = find_recipe(recipe)
-        yield read_file(path, f"recipe {recipe}") if path else ([], fault)
+        path, faults = find_recipe(recipe)
+        yield (*(read_file(path, f"recipe {recipe}") if path else ([], faults)), True)
     if config_file is not None:
-        yield read_file(Path(config_file).expanduser())
-    yield read_overrides(overrides)
+        yield (*read_file(local_path(config_file)), True)
+    yield (*read_overrides(overrides), False)
 
 
-def _validate(settings: Sequence[Setting]) -> tuple[Config | None, list[Problem]]:
-    """Validate merged settings; where keys are wrong, go on without them to find what else is."""
-    wrong: set[tuple[str, ...]] = set()
-    problems: list[Problem] = []
+def _validate_fields(settings: Sequence[Setting]) -> tuple[Config, set[str], list[Problem]]:
+    """The config without the settings that are wrong, the keys of those, and what is wrong with them."""
+    problems = [
+        Problem(f"expected a section with keys, got {s.value!r}", (s.key,), s.origin)
+        for s in settings
+        if s.path in section_paths() and s.value is not None
+    ]
+    wrong = {problem.keys[0] for problem in problems}
+    kept = [s for s in settings if s.key not in wrong]
     while True:
-        kept = [s for s in settings if not any(s.path[: len(path)] == path for path in wrong)]
         try:
-            config = Config.model_validate(_merge(kept))
+            return Config.model_validate(_merge(kept), context=UNCHECKED), wrong, problems
         except ValidationError as error:
-            details = error.errors(include_url=False)
-        else:
-            return (None if problems else config), problems
-        fields = [detail for detail in details if detail["type"] != "contradiction"]
-        if not fields:
-            broken = {".".join(path) for path in wrong}
-            found: list[Problem] = details[0]["ctx"]["problems"]
-            problems += [_with_origin(p, settings) for p in found if not _touches(p, broken)]
-            return None, problems
-        for detail in fields:
-            path = _key_path(detail)
-            problems += _field_problems(detail, path, settings)
-            wrong.add(path)
+            for detail in error.errors(include_url=False):
+                path = tuple(str(part) for part in detail["loc"])
+                blamed = [s for s in kept if path[: len(s.path)] == s.path or s.path[: len(path)] == path]
+                assert blamed, f"no setting is behind {detail}"
+                problems += _field_problems(detail, path, blamed)
+                wrong |= {setting.key for setting in blamed}
+        kept = [s for s in kept if s.key not in wrong]
 
 
 def _merge(settings: Sequence[Setting]) -> dict[str, Any]:
@@ -99,24 +96,18 @@ def _merge(settings: Sequence[Setting]) -> dict[str, Any]:
     return merged
 
 
-def _key_path(detail: ErrorDetails) -> tuple[str, ...]:
-    """The key an error is about; positions in a list are part of the value, not of the key."""
-    parts: list[str] = []
-    for part in detail["loc"]:
-        if not isinstance(part, str):
-            break
-        parts.append(part)
-    return tuple(parts)
-
-
-def _field_problems(detail: ErrorDetails, path: tuple[str, ...], settings: Sequence[Setting]) -> Iterator[Problem]:
+def _field_problems(detail: ErrorDetails, path: tuple[str, ...], blamed: Sequence[Setting]) -> Iterator[Problem]:
     if detail["type"] != "extra_forbidden":
-        yield _with_origin(Problem(describe(detail), (".".join(path),)), settings)
-        return
-    for setting in settings:  # `actor.lr=1` is reported as that, not as the unknown section `actor`
-        if setting.path[: len(path)] == path:
-            key = ".".join(setting.path)
-            yield Problem(f"unknown key{suggest_key(key)}", (key,), setting.origin)
+        yield Problem(describe(detail), (blamed[-1].key,), blamed[-1].origin)
+    elif len(path) > len(blamed[-1].path):  # inside a list's item
+        yield Problem(f"unknown key {path[-1]!r}{_item(detail)}", (blamed[-1].key,), blamed[-1].origin)
+    else:  # `actor.lr=1` is reported as that, not as the unknown section `actor`
+        for setting in blamed:
+            yield Problem(f"unknown key{suggest_key(setting.key)}", (setting.key,), setting.origin)
+
+
+def _item(detail: ErrorDetails) -> str:
+    return "".join(f" (item {part + 1})" for part in detail["loc"] if isinstance(part, int))
 
 
 def _with_origin(problem: Problem, settings: Sequence[Setting]) -> Problem:
@@ -130,29 +121,5 @@ def _with_origin(problem: Problem, settings: Sequence[Setting]) -> Problem:
     return problem
 
 
-def _touches(problem: Problem, broken: set[str]) -> bool:
-    return any(
-        key == b or key.startswith(f"{b}.") or b.startswith(f"{key}.") for key in problem.keys for b in broken
-    )
-
-
-def to_yaml(config: Config) -> str:
-    """The config with every value spelled out; `load_config(config_file=...)` reads it back unchanged."""
-    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=100)
-    return text
-
-
-def write_resolved(config: Config, run_dir: Path) -> Path:
-    """Write `config.yaml` into the run directory, whole or not at all."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    target = run_dir / "config.yaml"
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=run_dir, prefix=".config-", delete=False) as file:
-        try:
-            file.write(to_yaml(config))
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).replace(target)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
-    return target
+def _touches(problem: Problem, wrong: set[str]) -> bool:
+    return any(key == w or key.startswith(f"{w}.") or w.startswith(f"{key}.") for key in problem.keys for w in wrong)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import os
 
 INIT_PREFIX = "init:"
 
@@ -77,44 +81,74 @@ KNOWN_MODELS = {
 }
 
 
-def is_local_path(path: str) -> bool:
-    """Whether `path` can only mean a file here, never a name on the Hugging Face hub.
+def is_hub_name(path: str) -> bool:
+    """Whether `path` can be a name on the Hugging Face hub.
 
-    >>> [is_local_path(p) for p in ("./model", "/data/model", "~/m", "a/b/c", "m.gguf", "Qwen/Qwen2.5-7B")]
-    [True, True, True, True, True, False]
+    >>> [is_hub_name(p) for p in ("Qwen/Qwen2.5-7B", "gpt2", "./model", "a/b/c", "m.gguf", "Init:tiny")]
+    [True, True, False, False, False, False]
     """
-    return path.startswith((".", "/", "~")) or path.count("/") > 1 or path.endswith(".gguf")
+    return bool(re.fullmatch(r"(?!\.)[\w.-]+(/[\w.-]+)?", path)) and not path.endswith((".gguf", ".py"))
+
+
+def local_path(text: str | os.PathLike[str]) -> Path:
+    """A path with `~` filled in, where there is such a user."""
+    path = Path(text)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
+
+
+def exists(path: Path) -> bool:
+    """Whether there is such a file; a name that no file can have is a no, not an error."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def model_shape(path: str) -> ModelShape | None:
-    """The shape of a model directory, a known hub name or `init:SIZE`; None where it cannot be told."""
+    """The shape of a model directory, a known hub name or `init:SIZE`; None where it cannot be told.
+
+    ValueError for a model directory whose config.json cannot be used.
+    """
     if path.startswith(INIT_PREFIX):
         return INIT_SIZES.get(path.removeprefix(INIT_PREFIX))
-    config_file = Path(path).expanduser() / "config.json"
-    if config_file.is_file():
-        return shape_from_hf_config(json.loads(config_file.read_text(encoding="utf-8")))
+    config_file = local_path(path) / "config.json"
+    if exists(config_file):
+        try:
+            return shape_from_hf_config(json.loads(config_file.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{config_file} cannot be used: {error}") from None
     base = path.removesuffix("-Instruct") + "-Instruct"
     return KNOWN_MODELS.get(path) or KNOWN_MODELS.get(base)
 
 
-def shape_from_hf_config(config: dict[str, Any]) -> ModelShape | None:
+def shape_from_hf_config(config: Any) -> ModelShape | None:
     """Read a Hugging Face `config.json`; None for an architecture this file does not describe."""
+    if not isinstance(config, dict):
+        raise ValueError("it does not hold an object")
     model_type = config.get("model_type")
     if model_type not in ("llama", "mistral", "qwen2"):
         return None
-    try:
-        width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-        return ModelShape(
-            layers=int(config["num_hidden_layers"]),
-            width=width,
-            heads=heads,
-            kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_dim=int(config.get("head_dim") or width // heads),
-            mlp_width=int(config["intermediate_size"]),
-            vocab=int(config["vocab_size"]),
-            tied=bool(config.get("tie_word_embeddings", False)),
-            attention_bias=model_type == "qwen2",
-            max_positions=config.get("max_position_embeddings"),
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
+
+    def number(name: str, default: int | None = None) -> int:
+        value = config.get(name)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= 10**9:
+            raise ValueError(f"{name} is {value!r}, not a sensible number")
+        return value
+
+    width, heads = number("hidden_size"), number("num_attention_heads")
+    return ModelShape(
+        layers=number("num_hidden_layers"),
+        width=width,
+        heads=heads,
+        kv_heads=number("num_key_value_heads", heads),
+        head_dim=number("head_dim", width // heads),
+        mlp_width=number("intermediate_size"),
+        vocab=number("vocab_size"),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        attention_bias=model_type == "qwen2",
+        max_positions=number("max_position_embeddings", 10**9),
+    )

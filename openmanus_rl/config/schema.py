@@ -1,30 +1,40 @@
 """The configuration of a run: one pydantic schema, with the key names that verl and OpenManus-RL users type.
 
 A field left at `None` whose docstring says "default: ..." is filled in when the config is built (`_resolve`),
-so that a resolved config spells out every value and can be given back with `--config` to repeat the run.
+so that everything downstream reads plain values; `computed_keys` tells which these are.
 Rules that involve more than one key live in `checks.py`.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationInfo, model_validator
 
 from openmanus_rl.config.checks import contradictions
+from openmanus_rl.config.models import local_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 AdvEstimator = Literal["gae", "grpo", "gigpo", "rloo", "reinforce_plus_plus"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 KlKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
 
-Count = Annotated[int, Field(ge=1)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+# Far beyond any real run, and small enough that products of a few of them stay exact.
+_LARGEST = 10**12
+Count = Annotated[int, Field(ge=1, le=_LARGEST)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=_LARGEST)]
 NonNegative = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 UnitInterval = Annotated[float, Field(ge=0, le=1)]
-Frequency = Annotated[int, Field(ge=-1)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Frequency = Annotated[int, Field(ge=-1, le=_LARGEST)]
+Name = Annotated[str, Field(min_length=1)]
+
+# Validation context for a config whose rules between keys are checked by the caller.
+UNCHECKED = {"check_rules": False}
 
 
 class Section(BaseModel):
@@ -34,7 +44,6 @@ class Section(BaseModel):
         extra="forbid",
         frozen=True,
         allow_inf_nan=False,
-        coerce_numbers_to_str=True,
         use_attribute_docstrings=True,
         protected_namespaces=(),
     )
@@ -118,7 +127,7 @@ class Optim(Section):
     lr: Positive = 1e-6
     """Learning rate after the warm-up."""
     weight_decay: NonNegative = 0.01
-    betas: tuple[UnitInterval, UnitInterval] = (0.9, 0.999)
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
     warmup_style: Literal["constant", "linear", "cosine"] = "constant"
     """How the rate goes on after the warm-up: stays, or falls to `min_lr_ratio` by the last step."""
     lr_warmup_steps: NonNegativeInt = 0
@@ -302,7 +311,8 @@ class EnvConfig(Section):
 
 
 def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
+    """`console` and `console,wandb` are lists too."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 Logger = Literal["console", "tensorboard", "wandb", "trackio"]
@@ -324,12 +334,12 @@ class TrainerConfig(Section):
     """Save a checkpoint every so many steps; 0 or -1 never."""
     max_actor_ckpt_to_keep: Count = 2
     """Checkpoints kept besides the best one."""
-    default_local_dir: str | None = "runs/{experiment_name}"
+    default_local_dir: Name | None = "runs/{experiment_name}"
     """The run directory; `{project_name}` and `{experiment_name}` are filled in."""
-    resume_mode: str = "auto"
+    resume_mode: Name = "auto"
     """`auto` goes on from the run directory's last checkpoint, `disable` starts anew, else a checkpoint's path."""
-    project_name: str = "openmanus-rl"
-    experiment_name: str | None = None
+    project_name: Name = "openmanus-rl"
+    experiment_name: Name | None = None
     """Default: made from the environment's name and the estimator."""
     logger: Annotated[tuple[Logger, ...], BeforeValidator(_as_list)] = ("console",)
     """Where metrics go besides the run directory's JSONL: any of `console`, `tensorboard`, `wandb`, `trackio`."""
@@ -351,7 +361,7 @@ class TrainerConfig(Section):
         if self.default_local_dir is None:
             return None
         filled = self.default_local_dir.replace("{project_name}", self.project_name)
-        return Path(filled.replace("{experiment_name}", self.experiment_name or "")).expanduser()
+        return local_path(filled.replace("{experiment_name}", self.experiment_name or ""))
 
     @property
     def n_workers(self) -> int:
@@ -369,14 +379,31 @@ class Config(Section):
     env: EnvConfig = EnvConfig()
     trainer: TrainerConfig = TrainerConfig()
 
+    _computed: frozenset[str] = PrivateAttr(default=frozenset())
+
     @model_validator(mode="after")
-    def _resolve_and_check(self) -> Self:
+    def _resolve_and_check(self, info: ValidationInfo) -> Self:
+        given = _leaves(self)
         _resolve(self)
-        problems = contradictions(self)
-        if problems:
-            text = "; ".join(str(problem) for problem in problems)
-            raise PydanticCustomError("contradiction", "{text}", {"text": text, "problems": problems})
+        resolved = _leaves(self)
+        self._computed = frozenset(key for key, value in resolved.items() if given.get(key) != value)
+        if info.context != UNCHECKED and (problems := contradictions(self)):
+            raise ValueError("; ".join(str(problem) for problem in problems))
         return self
+
+    @property
+    def computed_keys(self) -> frozenset[str]:
+        """The dotted keys whose values were computed from others."""
+        return self._computed
+
+
+def _leaves(section: Section, prefix: str = "") -> dict[str, object]:
+    """Every value by its dotted key."""
+    leaves: dict[str, object] = {}
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        leaves |= _leaves(value, f"{prefix}{name}.") if isinstance(value, Section) else {f"{prefix}{name}": value}
+    return leaves
 
 
 def _resolve(config: Config) -> None:
@@ -395,7 +422,7 @@ def _resolve(config: Config) -> None:
         trainer,
         backend="ray" if trainer.n_workers > 1 else "local",
         total_training_steps=trainer.total_epochs * trainer.steps_per_epoch,
-        experiment_name=f"{env.env_name.replace('/', '-').replace(':', '-').lower()}-{estimator}",
+        experiment_name=re.sub(r"\W+", "-", f"{env.env_name}-{estimator}".lower()).strip("-"),
     )
     env = _with_defaults(env, seed=trainer.seed)
     model = _with_defaults(model, dtype="bfloat16" if on_gpu else "float32")

@@ -1,8 +1,9 @@
 """Where settings come from: YAML files and `key=value` words, each setting with its file and line.
 
-PyYAML follows YAML 1.1, where `1e-6` is text, `no` is false and `010` is eight. The loader here reads
-scalars as YAML 1.2 does, refuses duplicate keys, and refuses anchors (a few bytes of them can expand to
-gigabytes).
+The schema decides what a scalar means: for a key that it knows, `1.10` is handed over as it was written, and becomes a
+number or a name as the key demands. In free-form places (`env.options`, items of lists) scalars are read as YAML 1.2
+does; PyYAML alone follows YAML 1.1, where `1e-6` is text, `no` is false and `010` is eight. Duplicate keys are
+refused, and so are tags and anchors (a few bytes of them can expand to gigabytes).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from openmanus_rl.config.keys import is_free_form, section_paths
 from openmanus_rl.config.problems import Problem
 
 if TYPE_CHECKING:
@@ -25,43 +27,39 @@ COMMAND_LINE = "command line"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One value for one key: `Setting(("algorithm", "gamma"), 0.95, "my.yaml:3")`."""
+    """One value for one key: `Setting(("algorithm", "gamma"), "0.95", "my.yaml:3")`."""
 
     path: tuple[str, ...]
     value: Any
     origin: str
 
+    @property
+    def key(self) -> str:
+        """The dotted key."""
+        return ".".join(self.path)
 
-class _Loader(yaml.SafeLoader):
+
+class Loader(yaml.SafeLoader):
     """SafeLoader with the scalars of YAML 1.2."""
 
 
-_Loader.yaml_implicit_resolvers = {}  # none of YAML 1.1's
+class Dumper(yaml.SafeDumper):
+    """SafeDumper that quotes whatever `Loader` would read as something else."""
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|None|)$"), ["~", "n", "N", ""]
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$"
+
+_SCALARS = {
+    "null": (r"~|null|Null|NULL|None|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?(?:0|[1-9][0-9]*)", list("-+0123456789")),
+    "float": (
+        r"[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)",
+        list("-+0123456789."),
     ),
-    list("-+0123456789."),
-)
-
-
-def _loader(text: str) -> _Loader:
-    for token in yaml.scan(text):
-        if isinstance(token, yaml.AnchorToken | yaml.AliasToken):
-            problem = "anchors and aliases (& and *) are not supported"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=token.start_mark)
-    return _Loader(text)
+}
+Loader.yaml_implicit_resolvers = {}  # none of YAML 1.1's
+for _kind, (_pattern, _first) in _SCALARS.items():
+    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), _first)
+Dumper.yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
 
 
 def read_file(path: Path, name: str | None = None) -> tuple[list[Setting], list[Problem]]:
@@ -71,70 +69,36 @@ def read_file(path: Path, name: str | None = None) -> tuple[list[Setting], list[
     """
     name = name or str(path)
     try:
-        raw = path.read_bytes()
-        if len(raw) > MAX_FILE_BYTES:
-            return [], [Problem(f"has {len(raw):,} bytes; a config has at most {MAX_FILE_BYTES:,}", origin=name)]
-        return _read_document(raw.decode("utf-8"), name)
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            return [], [Problem(f"has {size:,} bytes; a config has at most {MAX_FILE_BYTES:,}", origin=name)]
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return [], [Problem("no such file", origin=name)]
     except OSError as error:
         return [], [Problem(f"cannot be read: {error.strerror}", origin=name)]
     except UnicodeDecodeError:
         return [], [Problem("is not a UTF-8 text file", origin=name)]
+    problems: list[Problem] = []
+    try:
+        root = _compose(text)
+        if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
+            return [], []
+        if not isinstance(root, yaml.MappingNode):
+            return [], [Problem("must hold keys and values, like `algorithm:`", origin=f"{name}:1")]
+        settings = list(_walk(root, (), name, problems))
     except yaml.YAMLError as error:
         return [], [_syntax_problem(error, name)]
     except RecursionError:
         return [], [Problem("is nested too deeply", origin=name)]
-
-
-def _syntax_problem(error: yaml.YAMLError, name: str) -> Problem:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    origin = f"{name}:{mark.line + 1}" if mark else name
-    return Problem(
-        f"is not valid YAML: {getattr(error, 'problem', None) or str(error).splitlines()[0]}", origin=origin
-    )
-
-
-def _read_document(text: str, name: str) -> tuple[list[Setting], list[Problem]]:
-    loader = _loader(text)
-    try:
-        root = loader.get_single_node()
-        if root is None:
-            return [], []
-        if not isinstance(root, yaml.MappingNode):
-            return [], [Problem("must hold keys and values, like `algorithm:`", origin=f"{name}:1")]
-        problems: list[Problem] = []
-        settings = list(_walk(loader, root, (), name, problems))
-    finally:
-        loader.dispose()
-    first_lines: dict[tuple[str, ...], str] = {}
-    for setting in settings:
-        if setting.path in first_lines:
-            message = f"is set twice, first at {first_lines[setting.path]}"
-            problems.append(Problem(message, (".".join(setting.path),), setting.origin))
-        first_lines.setdefault(setting.path, setting.origin)
-    return settings, problems
-
-
-def _walk(
-    loader: _Loader, node: yaml.MappingNode, prefix: tuple[str, ...], name: str, problems: list[Problem]
-) -> Iterator[Setting]:
-    for key_node, value_node in node.value:
-        origin = f"{name}:{key_node.start_mark.line + 1}"
-        if not isinstance(key_node, yaml.ScalarNode) or not key_node.value:
-            problems.append(Problem("a key must be a plain word", (".".join(prefix),) if prefix else (), origin))
-            continue
-        path = (*prefix, *key_node.value.split("."))
-        if isinstance(value_node, yaml.MappingNode) and value_node.value:
-            yield from _walk(loader, value_node, path, name, problems)
-        else:
-            yield Setting(path, loader.construct_object(value_node, deep=True), origin)
+    return settings, problems + _repeated(settings)
 
 
 def read_overrides(words: Sequence[str]) -> tuple[list[Setting], list[Problem]]:
     """The settings of `key=value` words such as `algorithm.gamma=0.95`, and what is wrong with them.
 
-    A leading `+` (Hydra's way to add a key) is accepted and means nothing here.
+    `null`, `[a, b]`, `{a: 1}` and quoted text are read as YAML. A leading `+` (Hydra's way to add a key) is accepted
+    and means nothing here.
     """
     settings: list[Setting] = []
     problems: list[Problem] = []
@@ -144,18 +108,93 @@ def read_overrides(words: Sequence[str]) -> tuple[list[Setting], list[Problem]]:
         if not equals or not all(path):
             problems.append(Problem(f"{word!r} is not of the form key=value", origin=COMMAND_LINE))
             continue
+        text = text.strip()
+        structured = text in ("null", "None", "~") or text[:1] in ("[", "{", '"', "'")
+        if not structured and not is_free_form(path):
+            settings.append(Setting(path, text, COMMAND_LINE))
+            continue
         try:
-            settings.append(Setting(path, _override_value(text.strip()), COMMAND_LINE))
+            settings += _entry(path, _compose(text), COMMAND_LINE, problems)
         except (yaml.YAMLError, RecursionError):
             problems.append(Problem(f"cannot read the value {text!r}", (".".join(path),), COMMAND_LINE))
     return settings, problems
 
 
-def _override_value(text: str) -> Any:
-    """`null`, `[a, b]`, `{a: 1}` and quoted text are read as YAML; everything else stays text.
+def _compose(text: str) -> yaml.Node | None:
+    refused = (yaml.AnchorToken, yaml.AliasToken, yaml.TagToken, yaml.DirectiveToken)
+    for token in yaml.scan(text):
+        if isinstance(token, refused):
+            problem = "anchors, tags and directives (& * ! %) are not supported"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=token.start_mark)
+    loader = Loader(text)
+    try:
+        return loader.get_single_node()
+    finally:
+        loader.dispose()
 
-    The schema turns text into the number or the flag that the key takes, so a name like `007` stays a name.
-    """
-    if text in ("null", "None", "~") or text[:1] in ("[", "{", '"', "'"):
-        return _loader(text).get_single_data()
-    return text
+
+def _walk(node: yaml.MappingNode, prefix: tuple[str, ...], name: str, problems: list[Problem]) -> Iterator[Setting]:
+    """The settings below a mapping; `name` is a file, whose lines are added, or the command line."""
+    for key_node, value_node in node.value:
+        origin = name if name == COMMAND_LINE else f"{name}:{key_node.start_mark.line + 1}"
+        literal = is_free_form(prefix)
+        if not isinstance(key_node, yaml.ScalarNode) or not (key_node.value or literal):
+            problems.append(Problem("a key must be a plain word", (".".join(prefix),) if prefix else (), origin))
+            continue
+        path = (*prefix, key_node.value) if literal else (*prefix, *key_node.value.split("."))
+        yield from _entry(path, value_node, origin, problems)
+
+
+def _entry(path: tuple[str, ...], node: yaml.Node | None, origin: str, problems: list[Problem]) -> Iterator[Setting]:
+    name = origin.rpartition(":")[0] or origin
+    # `env.options` is walked like a section, so that layers merge; what stands below its keys is one value.
+    if isinstance(node, yaml.MappingNode) and (not is_free_form(path[:-1])):
+        yield from _walk(node, path, name, problems)  # an empty section changes nothing
+        return
+    left_out = isinstance(node, yaml.ScalarNode) and not node.value and node.style is None
+    if node is None or (left_out and path in section_paths()):
+        return
+    try:
+        yield Setting(path, _value(node, typed=is_free_form(path)), origin)
+    except ValueError as error:
+        problems.append(Problem(str(error), (".".join(path),), origin))
+
+
+def _value(node: yaml.Node, typed: bool) -> Any:
+    """A node as plain Python; scalars stay as they were written unless `typed`, except null."""
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(item, typed) for item in node.value]
+    if isinstance(node, yaml.MappingNode):
+        pairs = [(str(key.value), _value(item, typed=True)) for key, item in node.value]
+        if len(dict(pairs)) != len(pairs):
+            repeated = next(key for key, _ in pairs if [k for k, _ in pairs].count(key) > 1)
+            raise ValueError(f"holds the key {repeated!r} twice")
+        return dict(pairs)
+    kind = node.tag.rpartition(":")[2]
+    if kind == "null":
+        return None
+    if not typed or kind == "str":
+        return node.value
+    if kind == "bool":
+        return node.value.lower() == "true"
+    if kind == "int" and len(node.value) > 20:
+        raise ValueError("holds a whole number of more than 20 digits")
+    if kind == "float" and node.value.strip("+-").lower() in (".inf", ".nan"):
+        raise ValueError(f"must be finite, got {node.value}")
+    return int(node.value) if kind == "int" else float(node.value)
+
+
+def _repeated(settings: Sequence[Setting]) -> list[Problem]:
+    first: dict[tuple[str, ...], str] = {}
+    problems: list[Problem] = []
+    for setting in settings:
+        if setting.path in first:
+            problems.append(Problem(f"is set twice, first at {first[setting.path]}", (setting.key,), setting.origin))
+        first.setdefault(setting.path, setting.origin)
+    return problems
+
+
+def _syntax_problem(error: yaml.YAMLError, name: str) -> Problem:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    origin = f"{name}:{mark.line + 1}" if mark else name
+    return Problem(f"is not valid YAML: {getattr(error, 'problem', None) or str(error).splitlines()[0]}", origin=origin)

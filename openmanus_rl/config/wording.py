@@ -43,6 +43,10 @@ def describe(detail: ErrorDetails) -> str:
         options = [option.strip("'") for option in str(context["expected"]).replace(" or ", ", ").split(", ")]
         guess = did_you_mean(str(detail["input"]), options)
         return f"must be one of {', '.join(options)}, got {got}{where}{guess}"
+    if kind == "string_too_short":
+        return "must not be empty"
+    if kind in ("too_long", "too_short", "missing"):
+        return f"has the wrong number of items: {got}"
     expected = _EXPECTED.get(kind.partition("_")[0])
     if expected is None:
         return f"{detail['msg']}, got {got}{where}"

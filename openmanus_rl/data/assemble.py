@@ -26,7 +26,8 @@ def assemble(trajectory: Trajectory, max_tokens: int | None = None) -> list[Samp
     """The training samples of one trajectory, in order.
 
     Every token that the agent wrote is in exactly one sample as an action. A turn with an empty response adds
-    no action; a run of turns without any gives no sample. A sample longer than `max_tokens` is an error: it
+    no action, and its reward goes to the written turn before it (at the start, to the one after); a run of turns
+    without any gives no sample. A sample longer than `max_tokens` is an error: it
     must have been stopped while it was collected, and cutting it here would hide that.
 
     >>> from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
@@ -36,7 +37,9 @@ def assemble(trajectory: Trajectory, max_tokens: int | None = None) -> list[Samp
     >>> sample.action_mask.astype(int)
     array([0, 0, 0, 1, 1, 0, 0, 1])
     """
-    samples = [_join(trajectory, run) for run in _runs(trajectory) if any(len(t.response_ids) for _, t in run)]
+    rewards = _rewards_of_written_turns(trajectory)
+    runs = [run for run in _runs(trajectory) if any(len(turn.response_ids) for _, turn in run)]
+    samples = [_join(trajectory, run, rewards) for run in runs]
     if max_tokens is not None:
         for sample in samples:
             if len(sample) > max_tokens:
@@ -67,7 +70,22 @@ def continues(before: Turn, turn: Turn) -> bool:
     )
 
 
-def _join(trajectory: Trajectory, run: Sequence[tuple[int, Turn]]) -> Sample:
+def _rewards_of_written_turns(trajectory: Trajectory) -> dict[int, float]:
+    """Each written turn's reward, with those of the silent turns that follow it (or open the episode)."""
+    rewards: dict[int, float] = {}
+    owner, opening = -1, 0.0
+    for index, turn in enumerate(trajectory.turns):
+        if len(turn.response_ids):
+            owner = index
+            rewards[owner], opening = turn.reward + opening, 0.0
+        elif owner >= 0:
+            rewards[owner] += turn.reward
+        else:
+            opening += turn.reward
+    return rewards
+
+
+def _join(trajectory: Trajectory, run: Sequence[tuple[int, Turn]], rewards: dict[int, float]) -> Sample:
     """One sample from turns that continue one another."""
     # Turns at the end that wrote nothing are observations nobody answered: no action depends on them.
     last = max(position for position, (_, turn) in enumerate(run) if len(turn.response_ids))
@@ -93,6 +111,6 @@ def _join(trajectory: Trajectory, run: Sequence[tuple[int, Turn]]) -> Sample:
         old_logprobs=np.concatenate(logprobs),
         turns=tuple(index for index, _ in acted),
         anchors=tuple(turn.anchor for _, turn in acted),
-        step_rewards=np.array([turn.reward for _, turn in acted], np.float32),
+        step_rewards=np.array([rewards[index] for index, _ in acted]),
         weights_versions=tuple(turn.weights_version for _, turn in acted),
     )

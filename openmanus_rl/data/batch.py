@@ -5,8 +5,8 @@ Two axes, and an index from the first to the second:
     tokens T   token_ids  action_mask  old_logprobs ...        one entry per token of every sample
     rows   R   group_index  traj_index  anchors  step_rewards   one entry per turn that the agent wrote
 
-`token_row[t]` is the row of token t's turn, or -1 where that turn wrote nothing; it is a row for every
-action token, so an advantage per row becomes one per token with `advantages_R[token_row]`.
+`token_row[t]` is the row of token t's turn, or -1 where that turn wrote nothing; it is a row for every action
+token, so an advantage per row becomes one per token with `advantages_R[token_row] * action_mask`.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ class Batch:
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         rows = [(position, turn) for position, sample in enumerate(samples) for turn in sample.turns]
         group_ids = tuple(dict.fromkeys(sample.group_id for sample in samples))
-        traj_ids = tuple(dict.fromkeys(sample.traj_id for sample in samples))
+        # A trajectory's name is unique in its group only.
+        trajectories = tuple(dict.fromkeys((sample.group_id, sample.traj_id) for sample in samples))
         group_code = {name: code for code, name in enumerate(group_ids)}
-        traj_code = {name: code for code, name in enumerate(traj_ids)}
+        traj_code = {name: code for code, name in enumerate(trajectories)}
         return cls(
             token_ids=_packed([sample.token_ids for sample in samples], np.int64),
             position_ids=torch.from_numpy(np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)),
@@ -79,11 +80,13 @@ class Batch:
             row_sample=torch.tensor([position for position, _ in rows]),
             row_turn=torch.tensor([turn for _, turn in rows]),
             group_index=torch.tensor([group_code[samples[position].group_id] for position, _ in rows]),
-            traj_index=torch.tensor([traj_code[samples[position].traj_id] for position, _ in rows]),
+            traj_index=torch.tensor(
+                [traj_code[samples[position].group_id, samples[position].traj_id] for position, _ in rows]
+            ),
             step_rewards=_packed([sample.step_rewards for sample in samples], np.float32),
             anchors=tuple(anchor for sample in samples for anchor in sample.anchors),
             group_ids=group_ids,
-            traj_ids=traj_ids,
+            traj_ids=tuple(traj_id for _, traj_id in trajectories),
             **{name: _optional_column(samples, name) for name in TRAINER_COLUMNS},
         )
 
@@ -114,6 +117,8 @@ class Batch:
                 raise ValueError(f"{name} is not a column that the trainer fills: {', '.join(TRAINER_COLUMNS)}")
             if column.shape != self.token_ids.shape:
                 raise ValueError(f"{name} has shape {tuple(column.shape)} for {self.n_tokens} tokens")
+            if not column.is_floating_point():
+                raise ValueError(f"{name} must hold floating-point numbers, got {column.dtype}")
             if not torch.isfinite(column).all():
                 raise ValueError(f"{name} is not finite everywhere")
             if column[~self.action_mask].any():

@@ -56,9 +56,19 @@ def _one_dimensional(name: str, values: Any, empty_dtype: type) -> NDArray[Any]:
 
 def _frozen(array: NDArray[Any], dtype: type) -> NDArray[Any]:
     """A read-only array of this type; copied only where the caller could still change it."""
-    converted: NDArray[Any] = array.astype(dtype, copy=array.flags.writeable)
+    converted: NDArray[Any] = array.astype(dtype, copy=_is_changeable(array))
     converted.flags.writeable = False
     return converted
+
+
+def _is_changeable(array: NDArray[Any]) -> bool:
+    """Whether someone may hold a writable view of this array's memory."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        if owner.flags.writeable:
+            return True
+        owner = owner.base
+    return owner is not None
 
 
 def same_fields(left: object, right: object) -> bool:

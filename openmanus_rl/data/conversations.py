@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import orjson
 
-from openmanus_rl.data.json_values import Json, check_json, check_number, check_text
+from openmanus_rl.data.json_values import Json, check_json, check_text
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -42,14 +42,17 @@ def _speaker(name: object) -> Speaker:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one side said; `loss` says whether to learn from it, where the file says so."""
+    """What one side said; `loss` says whether to learn from it, where the file says so.
+
+    The speaker may be given under any name that ShareGPT-like files use for it (`user`, `assistant`, ...).
+    """
 
     speaker: Speaker
     value: str
     loss: bool | None = None
 
     def __post_init__(self) -> None:
-        _speaker(self.speaker)
+        object.__setattr__(self, "speaker", _speaker(self.speaker))
         check_text("value", self.value)
         if self.loss is not None and not isinstance(self.loss, bool):
             raise ValueError(f"loss must be true, false or null, got {self.loss!r}")
@@ -70,6 +73,9 @@ class Conversation:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "messages", tuple(self.messages))
+        for message in self.messages:
+            if not isinstance(message, Message):
+                raise ValueError(f"messages must hold Message objects, got {type(message).__name__}")
         if not self.messages:
             raise ValueError(f"conversation {self.item_id!r} has no messages")
         check_text("item_id", self.item_id)
@@ -101,16 +107,25 @@ def from_record(
     if len(record) % 2:
         raise ValueError(f"{len(record)} messages: every observation needs an answer")
     turns: list[Turn] = []
-    for position in range(0, len(record), 2):
-        asked, answered = record[position], record[position + 1]
-        for offset, (message, speaker) in enumerate(((asked, "human"), (answered, "gpt"))):
-            if _speaker(message.get("from")) != speaker:
-                raise ValueError(f"message {position + offset} must be from {speaker}")
-        reward = answered.get("reward")
-        reward = 0.0 if reward is None else reward
-        check_number(f"the reward of message {position + 1}", reward)
-        info = answered.get("info") or {}
-        turns.append(Turn(asked["value"], answered["value"], reward=float(reward), info=dict(info)))
+    for position, message in enumerate(record):
+        expected = ("human", "gpt")[position % 2]
+        try:
+            if not isinstance(message, dict) or "value" not in message:
+                raise ValueError("needs `from` and `value`")
+            if _speaker(message.get("from")) != expected:
+                raise ValueError(f"must be from {expected}")
+            if expected == "gpt":
+                reward, info = message.get("reward"), message.get("info")
+                turns.append(
+                    Turn(
+                        record[position - 1]["value"],
+                        message["value"],
+                        reward=0.0 if reward is None else reward,
+                        info={} if info is None else info,
+                    )
+                )
+        except ValueError as error:
+            raise ValueError(f"message {position}: {error}") from None
     return Trajectory(task_id, group_id or task_id, traj_id or task_id, tuple(turns), stop_reason)
 
 
@@ -124,7 +139,10 @@ def to_sharegpt(conversation: Conversation) -> dict[str, Json]:
 
 
 def from_sharegpt(item: Mapping[str, Any]) -> Conversation:
-    """A conversation from an AgentGym / ShareGPT object; fields of other kinds go to `extra` unchanged."""
+    """A conversation from an AgentGym / ShareGPT object.
+
+    The object's other fields go to `extra` unchanged; of a message, `from`, `value` and `loss` are read.
+    """
     raw = item.get("conversations")
     if not isinstance(raw, list | tuple):
         raise ValueError("has no list `conversations`")
@@ -138,7 +156,8 @@ def from_sharegpt(item: Mapping[str, Any]) -> Conversation:
             raise ValueError(f"message {position}: {error}") from None
     extra = {key: value for key, value in item.items() if key not in ("conversations", "item_id")}
     check_json("the item", extra)
-    return Conversation(tuple(messages), str(item.get("item_id") or ""), extra)
+    item_id = item.get("item_id")
+    return Conversation(tuple(messages), "" if item_id is None else str(item_id), extra)
 
 
 def trajectory_to_conversation(trajectory: Trajectory) -> Conversation:
@@ -152,14 +171,15 @@ def trajectory_to_conversation(trajectory: Trajectory) -> Conversation:
 def conversation_to_trajectory(conversation: Conversation, stop_reason: StopReason = StopReason.WON) -> Trajectory:
     """A text-only trajectory; AgentGym files hold solved episodes, hence the default ending.
 
-    A system message becomes part of the first observation, and observations without an answer are joined.
+    A system message becomes part of the first observation, observations that follow one another are joined, and
+    one at the end that nobody answered is left out.
     """
     record: list[dict[str, Any]] = []
     pending: list[str] = []
     for message in conversation.messages:
         if message.speaker == "gpt":
             if not pending:
-                raise ValueError(f"conversation {conversation.item_id!r}: the agent speaks twice in a row")
+                raise ValueError(f"conversation {conversation.item_id!r}: the agent answers where nothing was said")
             record += [{"from": "human", "value": "\n".join(pending)}, {"from": "gpt", "value": message.value}]
             pending = []
         else:
@@ -176,7 +196,7 @@ def read_conversations(path: Path) -> Iterator[Conversation]:
         try:
             if not isinstance(item, dict):
                 raise ValueError("is not an object")
-            yield from_sharegpt(item)
+            yield from_sharegpt({"item_id": f"{path.stem}-{number}"} | item)
         except ValueError as error:
             raise ValueError(f"{path}: item {number}: {error}") from None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TypeAlias, Union
 
+import numpy as np
+
 Json: TypeAlias = Union[bool, int, float, str, "list[Json]", "dict[str, Json]", None]
 
 MAX_DEPTH = 64
@@ -42,10 +44,18 @@ def check_json(name: str, value: object, depth: int = 0) -> None:
             raise ValueError(f"{name} is a {type(value).__name__}, which JSON cannot hold; convert it first")
 
 
-def check_number(name: str, value: object) -> None:
-    """Raise ValueError for anything but a number that single precision, in which we train, can hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_FLOAT32:
+def plain_number(name: str, value: object) -> float:
+    """The value as a Python number; ValueError unless single precision, in which we train, can hold it."""
+    plain = value.item() if isinstance(value, np.number) else value
+    if isinstance(plain, bool) or not isinstance(plain, int | float) or not abs(plain) <= MAX_FLOAT32:
         raise ValueError(f"{name} must be a finite number, got {value!r}")
+    return plain
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise ValueError for anything but a whole number from 0 that JSON can hold."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_INT:
+        raise ValueError(f"{name} must be a whole number that is not negative, got {value!r}")
 
 
 def check_text(name: str, text: object) -> None:

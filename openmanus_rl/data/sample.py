@@ -88,7 +88,8 @@ class Sample:
         written = tuple(int(turn) for turn in np.unique(self.turn_index[self.action_mask]))
         if written != self.turns:
             raise ValueError(f"turns is {self.turns}, but the agent's tokens belong to {written}")
-        check_json("anchors", list(self.anchors))
+        for position, anchor in enumerate(self.anchors):
+            check_json(f"anchors[{position}]", anchor)
 
     def __len__(self) -> int:
         return len(self.token_ids)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from openmanus_rl.data.columns import float_column, same_fields, token_column
-from openmanus_rl.data.json_values import Json, check_json, check_number, check_text
+from openmanus_rl.data.json_values import Json, check_count, check_json, check_text, plain_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -67,15 +67,23 @@ class Turn:
         check_text("response_text", self.response_text)
         if self.action is not None:
             check_text("action", self.action)
-        check_number("reward", self.reward)
+        if not isinstance(self.action_valid, bool):
+            raise ValueError(f"action_valid must be true or false, got {self.action_valid!r}")
+        _set(self, "reward", plain_number("reward", self.reward))
         check_json("anchor", self.anchor)
+        if not isinstance(self.info, dict):
+            raise ValueError(f"info must be a dict, got {type(self.info).__name__}")
         check_json("info", self.info)
         if self.admissible_actions is not None:
+            if not isinstance(self.admissible_actions, list | tuple):
+                raise ValueError(f"admissible_actions must be a list, got {type(self.admissible_actions).__name__}")
             _set(self, "admissible_actions", tuple(self.admissible_actions))
             for position, action in enumerate(self.admissible_actions):
                 check_text(f"admissible_actions[{position}]", action)
-        if self.weights_version < 0:
-            raise ValueError(f"weights_version must not be negative, got {self.weights_version}")
+        check_count("weights_version", self.weights_version)
+        self._check_tokens()
+
+    def _check_tokens(self) -> None:
         _set(self, "prompt_ids", token_column("prompt_ids", self.prompt_ids))
         _set(self, "response_ids", token_column("response_ids", self.response_ids))
         _set(self, "response_logprobs", float_column("response_logprobs", self.response_logprobs))
@@ -103,8 +111,8 @@ class RewardTerm:
     weighted: float
 
     def __post_init__(self) -> None:
-        check_number("raw", self.raw)
-        check_number("weighted", self.weighted)
+        _set(self, "raw", plain_number("raw", self.raw))
+        _set(self, "weighted", plain_number("weighted", self.weighted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +140,11 @@ class Trajectory:
         for name in ("task_id", "group_id", "traj_id", "split"):
             if not getattr(self, name):
                 raise ValueError(f"{name} must not be empty")
-        check_json("seed", self.seed)
-        check_number("score", self.score)
+        for turn in self.turns:
+            if not isinstance(turn, Turn):
+                raise ValueError(f"turns must hold Turn objects, got {type(turn).__name__}")
+        check_count("seed", self.seed)
+        _set(self, "score", plain_number("score", self.score))
         for name, term in self.reward_breakdown.items():
             check_text("a reward's name", name)
             if not isinstance(term, RewardTerm):
@@ -179,9 +190,7 @@ class TrajectoryGroup:
                         f"and {mine!r} in {trajectory.traj_id}"
                     )
             if trajectory.group_id != self.group_id:
-                raise ValueError(
-                    f"{trajectory.traj_id} belongs to group {trajectory.group_id}, not {self.group_id}"
-                )
+                raise ValueError(f"{trajectory.traj_id} belongs to group {trajectory.group_id}, not {self.group_id}")
         if len({t.traj_id for t in self.trajectories}) != len(self.trajectories):
             raise ValueError(f"group {self.group_id} holds the same traj_id twice")
 

@@ -30,7 +30,8 @@ def train(
     overrides: Overrides = None, recipe: Recipe = None, config: ConfigFile = None, dry_run: DryRun = False
 ) -> None:
     """Train an agent with settings from --recipe, then --config, then KEY=VALUE; later ones win."""
-    from openmanus_rl.config.load import load_config, to_yaml
+    from openmanus_rl.config.load import load_config
+    from openmanus_rl.config.resolved import to_yaml
 
     resolved = load_config(recipe, config, overrides or ())
     if dry_run:
@@ -48,7 +49,7 @@ def estimate_as_comment(config: Config) -> str:
 
 def run(config: Config) -> None:
     """Build the parts that the config names and train."""
-    from openmanus_rl.config.load import write_resolved
+    from openmanus_rl.config.resolved import write_resolved
 
     if config.trainer.run_dir is not None:
         print(f"resolved config: {write_resolved(config, config.trainer.run_dir)}")

@@ -33,7 +33,7 @@ CASES = [
     Case(
         "right name in the wrong section",
         ["actor_rollout_ref.actor.lr=1e-6"],
-        ["actor_rollout_ref.actor.lr: unknown key; did you mean actor_rollout_ref.actor.optim.lr?"],
+        ["actor_rollout_ref.actor.lr: unknown key; did you mean actor_rollout_ref.actor.optim.lr or critic.optim.lr?"],
     ),
     Case("unknown section", ["actor.optim.lr=1"], ["actor.optim.lr: unknown key; did you mean actor_rollout_ref"]),
     Case("nothing like it", ["zzz=1"], ["command line: zzz: unknown key\n"]),
@@ -60,7 +60,7 @@ CASES = [
     Case(
         "a list for a number",
         [],
-        ["my.yaml:1: env.max_steps: expected a whole number, got [1, 2]"],
+        ["my.yaml:1: env.max_steps: expected a whole number, got ['1', '2']"],
         "env.max_steps: [1, 2]",
     ),
     # words and files that cannot be read
@@ -68,11 +68,13 @@ CASES = [
     Case("an empty key part", ["algorithm..gamma=1"], ["'algorithm..gamma=1' is not of the form key=value"]),
     Case("an open bracket", ["trainer.logger=[console"], ["trainer.logger: cannot read the value '[console'"]),
     Case("broken YAML", [], ["my.yaml:2: is not valid YAML"], "algorithm: {\nenv: ]\n"),
-    Case(
-        "a key twice", [], ["my.yaml:3: env.seed: is set twice, first at my.yaml:2"], "env:\n  seed: 1\n  seed: 2\n"
-    ),
+    Case("a key twice", [], ["my.yaml:3: env.seed: is set twice, first at my.yaml:2"], "env:\n  seed: 1\n  seed: 2\n"),
+    Case("a key twice in a list's item", [], ["holds the key 'a' twice"], "env.options.x: [{a: 1, a: 2}]\n"),
+    Case("a tag", [], ["my.yaml:1: is not valid YAML: anchors, tags and directives"], "env.max_steps: !!int abc\n"),
+    Case("too many digits", ["env.options.x=" + "9" * 5000], ["env.options.x: holds a whole number of more than 20"]),
+    Case("an infinite option", ["env.options.x=.inf"], ["env.options.x: must be finite, got .inf"]),
     Case("a list as file", [], ["my.yaml:1: must hold keys and values"], "- a\n- b\n"),
-    Case("anchors", [], ["my.yaml:1: is not valid YAML: anchors and aliases"], "env: &a {b: *a}\n"),
+    Case("anchors", [], ["my.yaml:1: is not valid YAML: anchors, tags"], "env: &a {b: *a}\n"),
     # missing files
     Case(
         "a missing model",
@@ -81,6 +83,21 @@ CASES = [
     ),
     Case("an unknown size", ["actor_rollout_ref.model.path=init:tny"], ["no such model size: tny", "mean tiny?"]),
     Case("a directory that is no model", ["actor_rollout_ref.model.path=."], ["is not a model directory"]),
+    Case("a script as model", ["actor_rollout_ref.model.path=my.yaml"], ["my.yaml is not a model: a directory or"]),
+    Case("a size with a capital", ["actor_rollout_ref.model.path=Init:tiny"], ["no such file or directory: Init:tiny"]),
+    Case("a model of no user", ["actor_rollout_ref.model.path=~nobody_here/m"], ["no such file or directory: ~nobody"]),
+    Case("a very long path", ["actor_rollout_ref.model.path=./" + "x" * 300], ["no such file or directory: ./xxx"]),
+    Case("a run directory below a file", ["trainer.default_local_dir=my.yaml/run"], ["my.yaml is a file"]),
+    Case(
+        "a run directory too long", ["trainer.default_local_dir=" + "x" * 300], ["cannot be a directory: File name too"]
+    ),
+    Case(
+        "an unknown placeholder",
+        ["trainer.default_local_dir=runs/{name}"],
+        ["{name} is not filled in; {project_name} and"],
+    ),
+    Case("a name that climbs", ["trainer.experiment_name=../../x"], ["'../../x' cannot be a folder's name"]),
+    Case("a file as checkpoint", ["trainer.resume_mode=my.yaml"], ["no such checkpoint: my.yaml"]),
     Case("missing data", ["env.webshop.data_dir=/nope"], ["env.webshop.data_dir: no such directory: /nope"]),
     Case("a missing checkpoint", ["trainer.resume_mode=atuo"], ["no such checkpoint: atuo", "did you mean auto?"]),
     # contradictions
@@ -147,9 +164,7 @@ CASES = [
         ["trainer.backend=local", "trainer.n_gpus_per_node=4"],
         ["trainer.backend: local is one worker, but 4 are asked for: set trainer.backend=ray"],
     ),
-    Case(
-        "GPUs and CPU workers", ["trainer.n_gpus_per_node=2", "trainer.n_cpu_workers=2"], ["n_cpu_workers: is for"]
-    ),
+    Case("GPUs and CPU workers", ["trainer.n_gpus_per_node=2", "trainer.n_cpu_workers=2"], ["n_cpu_workers: is for"]),
     Case(
         "tensor parallelism in the local engine",
         ["actor_rollout_ref.rollout.name=local", "actor_rollout_ref.rollout.tensor_model_parallel_size=2"],
@@ -159,6 +174,9 @@ CASES = [
         "tensor parallelism over too few GPUs",
         ["trainer.n_gpus_per_node=2", "actor_rollout_ref.rollout.tensor_model_parallel_size=4"],
         ["tensor_model_parallel_size: 4 does not divide the 2 GPUs"],
+    ),
+    Case(
+        "tensor parallelism without GPUs", ["actor_rollout_ref.rollout.tensor_model_parallel_size=2"], ["2 needs GPUs"]
     ),
     Case("no model", ["actor_rollout_ref.model.path="], ["actor_rollout_ref.model.path: is required"]),
     Case("no environment", ["env.env_name="], ["env.env_name: is required"]),
@@ -224,6 +242,44 @@ def test_a_contradiction_with_a_broken_key_is_not_made_up(
     _, message = run(monkeypatch, capsys, "--recipe", "default", *overrides)
     assert message.count("\n") == 2
     assert "ppo_mini_batch_size" not in message
+    overrides = [
+        "trainer.steps_per_epoch=ten",
+        "trainer.total_epochs=10",
+        "actor_rollout_ref.actor.optim.lr_warmup_steps=20",
+    ]
+    _, message = run(monkeypatch, capsys, "--recipe", "default", *overrides)
+    assert message.count("\n") == 2
+
+
+def test_a_missing_file_is_reported_beside_other_problems(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = ["actor_rollout_ref.model.path=./nope", "algorithm.gama=1", "env.rollout.n=1", "oops"]
+    _, message = run(monkeypatch, capsys, "--recipe", "default", *overrides)
+    for part in ("./nope", "algorithm.gama", "env.rollout.n", "oops"):
+        assert part in message
+
+
+def test_what_is_required_is_said_even_beside_a_bad_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "empty.yaml").write_text("---\n")
+    _, message = run(monkeypatch, capsys, "--config", str(tmp_path / "empty.yaml"), "oops")
+    assert message.count("is required") == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"model_type": "llama"}', '{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 0}',
+     '{"model_type": "qwen2", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": -3}'],
+)  # fmt: skip
+def test_a_broken_model_config_gets_a_message(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(content)
+    code, message = run(monkeypatch, capsys, "env.env_name=Webshop", f"actor_rollout_ref.model.path={tmp_path}")
+    assert code == 2
+    assert "config.json cannot be used" in message
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"[" * 5000, b"x" * 1_000_001])

@@ -78,8 +78,13 @@ def test_memory_worked_out_by_hand() -> None:
     assert actor["reference weights"] == 1_543_714_304 // 2
     assert actor["logits"] == 2 * 1024 * 151_936 * 4
     # Two engines of two GPUs; 128 episodes of 2560 tokens, 28 layers, 2 KV heads of 128, keys and values, bfloat16.
-    assert result.memory["each rollout engine"]["KV cache"] == 64 * 2560 * (2 * 28 * 2 * 128) * 2 // 2
+    assert result.memory["each rollout device"]["KV cache"] == 64 * 2560 * (2 * 28 * 2 * 128) * 2 // 2
     assert "each critic worker" not in result.memory
+
+
+def test_a_critic_of_unknown_shape_is_said() -> None:
+    config = load_config("alfworld_qwen2.5_1.5b_ppo", overrides=["critic.model.path=some/model"])
+    assert any("some/model is not known here, so the critic's memory" in note for note in estimate(config).notes)
 
 
 def test_lora_trains_only_its_adapters() -> None:

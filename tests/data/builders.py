@@ -42,9 +42,7 @@ def turns(draw: st.DrawFn) -> Turn:
         response_text=draw(texts),
         prompt_ids=np.array(prompt, np.int32),
         response_ids=np.array(response, np.int32),
-        response_logprobs=np.array(
-            draw(st.lists(logprob, min_size=len(response), max_size=len(response))), np.float32
-        ),
+        response_logprobs=np.array(draw(st.lists(logprob, min_size=len(response), max_size=len(response))), np.float32),
         action=draw(st.none() | texts),
         action_valid=draw(st.booleans()),
         reward=draw(numbers),

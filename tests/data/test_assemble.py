@@ -69,6 +69,16 @@ def test_empty_responses_add_no_action() -> None:
     assert assemble(trajectory(turn([1], []), turn([1, 2], []))) == []
 
 
+def test_the_reward_of_a_silent_turn_is_not_lost() -> None:
+    episode = trajectory(
+        turn([1], [], reward=1.0),
+        turn([1, 2], [7], reward=2.0),
+        turn([1, 2, 7], [], reward=4.0),
+        turn([9], [8], reward=8.0),
+    )
+    assert [s.step_rewards.tolist() for s in assemble(episode)] == [[7.0], [8.0]]
+
+
 def test_an_identical_prompt_after_an_empty_response_continues() -> None:
     assert [s.turns for s in assemble(trajectory(turn([1], []), turn([1], [5])))] == [(1,)]
 

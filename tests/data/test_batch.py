@@ -17,9 +17,7 @@ from tests.data.builders import trajectory, turn
 
 @pytest.fixture
 def samples() -> list[Sample]:
-    first = trajectory(
-        turn([1, 2], [7], anchor="a", reward=1.0), turn([1, 2, 7, 3], [8, 9], anchor="b", reward=2.0)
-    )
+    first = trajectory(turn([1, 2], [7], anchor="a", reward=1.0), turn([1, 2, 7, 3], [8, 9], anchor="b", reward=2.0))
     quiet = trajectory(
         turn([4], [5], anchor="a"), turn([4, 5, 6], []), turn([4, 5, 6, 6], [7], anchor="c"), traj_id="g0-1"
     )
@@ -51,6 +49,13 @@ def test_a_number_per_row_becomes_one_per_action_token(samples: list[Sample]) ->
     assert per_token.tolist() == [0, 0, 10, 0, 20, 20, 0, 30, 0, 0, 40, 0, 0, 50]
 
 
+def test_trajectories_of_different_groups_may_share_a_name() -> None:
+    made = [s for g in ("g0", "g1") for s in assemble(trajectory(turn([1], [2]), group_id=g, traj_id="0"))]
+    batch = Batch.from_samples(made)
+    assert batch.traj_index.tolist() == [0, 1]
+    assert batch.traj_ids == ("0", "0")
+
+
 def test_padding_and_back(samples: list[Sample]) -> None:
     batch = Batch.from_samples(samples)
     padded = batch.pad(batch.token_ids)
@@ -60,9 +65,7 @@ def test_padding_and_back(samples: list[Sample]) -> None:
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
 def test_padding_loses_nothing(lengths: list[int]) -> None:
-    made = [
-        assemble(trajectory(turn(list(range(1, n + 1)), [5]), traj_id=str(k)))[0] for k, n in enumerate(lengths)
-    ]
+    made = [assemble(trajectory(turn(list(range(1, n + 1)), [5]), traj_id=str(k)))[0] for k, n in enumerate(lengths)]
     batch = Batch.from_samples(made)
     column = torch.arange(batch.n_tokens) + 1
     padded = batch.pad(column)
@@ -79,6 +82,8 @@ def test_trainer_columns(samples: list[Sample]) -> None:
         batch.with_columns(values=torch.ones(14))
     with pytest.raises(ValueError, match=r"values has shape \(3,\) for 14 tokens"):
         batch.with_columns(values=torch.zeros(3))
+    with pytest.raises(ValueError, match=r"values must hold floating-point numbers, got torch\.int64"):
+        batch.with_columns(values=batch.token_ids)
     with pytest.raises(ValueError, match="advantages is not finite everywhere"):
         batch.with_columns(advantages=values * torch.inf)
     with pytest.raises(ValueError, match="token_ids is not a column that the trainer fills"):

@@ -47,11 +47,14 @@ def test_records_read_back_to_the_same_text_rewards_and_info(original: Trajector
     ("record", "message"),
     [
         ([{"from": "human", "value": "x"}], "1 messages: every observation needs an answer"),
-        ([{"from": "gpt", "value": "x"}, {"from": "gpt", "value": "x"}], "message 0 must be from human"),
-        ([{"from": "human", "value": "x"}, {"from": "robot", "value": "x"}], "got 'robot'"),
+        ([{"from": "gpt", "value": "x"}, {"from": "gpt", "value": "x"}], "message 0: must be from human"),
+        (
+            [{"from": "human", "value": "x"}, {"from": "robot", "value": "x"}],
+            "message 1: `from` must be one of .*, got 'robot'",
+        ),
         (
             [{"from": "human", "value": "x"}, {"from": "gpt", "value": "x", "reward": "1"}],
-            "reward of message 1 must be",
+            "message 1: reward must be a finite number",
         ),
     ],
 )
@@ -89,6 +92,7 @@ def test_other_names_for_the_speakers_and_system_messages() -> None:
     }
     conversation = from_sharegpt(item)
     assert [m.speaker for m in conversation.messages] == ["system", "human", "gpt"]
+    assert Message("assistant", "x").is_trained  # type: ignore[arg-type]
     assert conversation_to_trajectory(conversation).turns[0].observation == "S\nU"
 
 
@@ -100,7 +104,7 @@ def test_only_won_episodes_are_marked_for_imitation() -> None:
 
 def test_an_agent_that_speaks_twice_is_refused() -> None:
     messages = (Message("human", "x"), Message("gpt", "y"), Message("gpt", "z"))
-    with pytest.raises(ValueError, match="speaks twice in a row"):
+    with pytest.raises(ValueError, match="the agent answers where nothing was said"):
         conversation_to_trajectory(Conversation(messages, "c"))
 
 
@@ -108,7 +112,7 @@ def test_an_agent_that_speaks_twice_is_refused() -> None:
     ("item", "message"),
     [
         ({}, "item 1: has no list `conversations`"),
-        ({"conversations": []}, "item 1: conversation '' has no messages"),
+        ({"conversations": []}, "item 1: conversation 'c-1' has no messages"),
         ({"conversations": [{"from": "human"}]}, "item 1: message 0 needs `from` and `value`"),
         (
             {"conversations": [{"from": "alien", "value": "x"}]},
@@ -123,9 +127,7 @@ def test_an_agent_that_speaks_twice_is_refused() -> None:
 def test_broken_items_are_located(item: Any, message: str, suffix: str, tmp_path: Path) -> None:
     good = {"conversations": [{"from": "human", "value": "hi"}]}
     path = tmp_path / f"c{suffix}"
-    path.write_bytes(
-        orjson.dumps([good, item]) if suffix == ".json" else b"\n".join(map(orjson.dumps, (good, item)))
-    )
+    path.write_bytes(orjson.dumps([good, item]) if suffix == ".json" else b"\n".join(map(orjson.dumps, (good, item))))
     with pytest.raises(ValueError, match=message) as info:
         list(read_conversations(path))
     assert str(info.value).startswith(str(path))
@@ -151,6 +153,15 @@ def test_parquet_without_its_extra_says_what_to_install(tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match=r"pip install 'openmanus-rl\[parquet\]'"):
         list(read_conversations(tmp_path / "c.parquet"))
+
+
+def test_items_without_a_name_get_one(tmp_path: Path) -> None:
+    items = [
+        {"conversations": [{"from": "human", "value": "hi"}]},
+        {"item_id": 0, "conversations": [{"from": "human", "value": "x"}]},
+    ]
+    (tmp_path / "chats.json").write_bytes(orjson.dumps(items))
+    assert [c.item_id for c in read_conversations(tmp_path / "chats.json")] == ["chats-0", "0"]
 
 
 @pytest.mark.parametrize("name", ["babyai", "textcraft", "webshop"])

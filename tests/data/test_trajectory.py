@@ -41,7 +41,11 @@ from tests.data.builders import trajectory, turn
         ({"anchor": np.zeros(2)}, "anchor is a ndarray"),
         ({"anchor": 2**64}, "anchor is an integer beyond 64 bits"),
         ({"admissible_actions": ("go", 3, None, b"x")}, r"admissible_actions\[1\] must be text"),
-        ({"weights_version": -1}, "weights_version must not be negative"),
+        ({"admissible_actions": "go north"}, "admissible_actions must be a list, got str"),
+        ({"weights_version": -1}, "weights_version must be a whole number that is not negative"),
+        ({"weights_version": 1.5}, "weights_version must be a whole number"),
+        ({"action_valid": "maybe"}, "action_valid must be true or false"),
+        ({"info": None}, "info must be a dict, got NoneType"),
     ],
 )  # fmt: skip
 def test_a_turn_refuses(fields: dict[str, Any], message: str) -> None:
@@ -62,6 +66,8 @@ def test_too_deep_json_is_refused() -> None:
     [
         ({"task_id": ""}, "task_id must not be empty"),
         ({"score": math.inf}, "score must be a finite number"),
+        ({"seed": ["x"]}, "seed must be a whole number"),
+        ({"turns": (3,)}, "turns must hold Turn objects, got int"),
         ({"turns": ()}, "has no turns, yet stopped with won"),
         ({"stop_reason": "env_error"}, "must say why"),
         ({"error": "boom"}, "`error` is for env_error and engine_error, not for won"),
@@ -83,6 +89,16 @@ def test_columns_cannot_be_changed_from_outside() -> None:
     assert made.prompt_ids.tolist() == [1, 2, 3]
     with pytest.raises(ValueError, match="read-only"):
         held.response_ids[0] = 7
+    view = ids[:]
+    view.flags.writeable = False
+    seen = Turn("o", "r", prompt_ids=view)
+    ids[1] = 77
+    assert seen.prompt_ids.tolist() == [99, 2, 3]
+
+
+def test_numbers_from_numpy_are_taken() -> None:
+    assert turn([1], [2], reward=np.float32(0.5)).reward == 0.5
+    assert type(turn([1], [2], reward=np.int64(3)).reward) is int
 
 
 def test_a_failed_episode_is_data() -> None:

@@ -1,0 +1,83 @@
+"""Groups of rows: names to codes, and statistics within each group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    Labels = Tensor | NDArray[Any] | Sequence[Any]
+
+
+def group_codes(labels: Labels) -> Tensor:
+    """One integer per row, equal where the labels are: `["b", "a", "b"]` gives `[0, 1, 0]`.
+
+    Labels are a tensor, an array, or a sequence of anything hashable.
+    """
+    if isinstance(labels, torch.Tensor):
+        codes: Tensor = torch.unique(labels, return_inverse=True)[1]
+        return codes
+    if isinstance(labels, np.ndarray):
+        labels = labels.tolist()
+    seen: dict[Any, int] = {}
+    return torch.tensor([seen.setdefault(label, len(seen)) for label in labels], dtype=torch.long)
+
+
+def first_rows(codes: Tensor) -> Tensor:
+    """Which rows are the first with their code, (N,): `[0, 1, 0]` gives `[True, True, False]`."""
+    positions = torch.arange(len(codes), device=codes.device)
+    first = torch.full((int(codes.max()) + 1 if len(codes) else 0,), len(codes), device=codes.device)
+    first = first.scatter_reduce(0, codes, positions, "amin")
+    return first[codes] == positions
+
+
+def episode_scores(row_scores: Tensor, traj_index: Labels | None) -> tuple[Tensor, Tensor | None]:
+    """Each row's episode score, (N,), and which rows to count so that every episode counts once.
+
+    Without `traj_index` every row is an episode of its own, and all rows count (None).
+    """
+    if traj_index is None:
+        return row_scores, None
+    codes = group_codes(traj_index).to(row_scores.device)
+    totals = row_scores.new_zeros(int(codes.max()) + 1 if len(codes) else 0).index_add(0, codes, row_scores)
+    return totals[codes], first_rows(codes)
+
+
+def group_statistics(scores: Tensor, codes: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, unbiased standard deviation and size of each row's group, each (N,), in float64.
+
+    Only rows in `counted` (bool) enter the statistics, if given. Double precision keeps a group of equal scores at
+    a spread of exactly 0: in float32 the mean of three 0.1 differs from 0.1, and dividing that difference by a
+    standard deviation of the same tiny size would make an advantage out of rounding.
+    """
+    scores = scores.double()
+    weights = torch.ones_like(scores) if counted is None else counted.double()
+    zeros = torch.zeros(int(codes.max()) + 1 if len(codes) else 0, dtype=torch.float64, device=scores.device)
+    size = zeros.index_add(0, codes, weights)
+    mean = zeros.index_add(0, codes, scores * weights) / size.clamp(min=1)
+    squares = zeros.index_add(0, codes, (scores - mean[codes]) ** 2 * weights)
+    std = (squares / (size - 1).clamp(min=1)).sqrt()
+    return mean[codes], std[codes], size[codes]
+
+
+def normalised_scores(
+    scores: Tensor, codes: Tensor, by_std: bool, epsilon: float, counted: Tensor | None = None
+) -> Tensor:
+    """Scores relative to their group, (N,): (score - mean) / (std + epsilon), or score - mean.
+
+    A group of one has nothing to be compared with and keeps its raw score.
+    """
+    mean, std, size = group_statistics(scores, codes, counted)
+    alone = size < 2
+    mean = torch.where(alone, 0.0, mean)
+    centred = scores.double() - mean
+    if by_std:
+        centred = centred / torch.where(alone, 1.0, std + epsilon)
+    return centred.to(scores.dtype)
