@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
 from rapidfuzz import fuzz
 
@@ -17,6 +16,7 @@ from openmanus_rl.algorithms.groups import first_rows, group_codes, group_statis
 from openmanus_rl.algorithms.grpo import spread
 from openmanus_rl.algorithms.masked import masked_sum
 from openmanus_rl.algorithms.scan import discounted_suffix_sums
+from openmanus_rl.data.anchors import anchor_key
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
@@ -171,27 +171,6 @@ def build_step_group(
             raise ValueError(f"similarity_threshold must lie in (0, 1], got {similarity_threshold}")
         keys = _merge_similar(keys, tasks, similarity_threshold)
     return group_codes(list(zip(tasks, keys, strict=True)))
-
-
-def anchor_key(anchor: Any) -> Hashable:
-    """Something hashable that is equal exactly where two anchors are.
-
-    >>> anchor_key({"room": [1, 2], "door": "open"}) == anchor_key({"door": "open", "room": (1, 2)})
-    True
-    """
-    if isinstance(anchor, str | int | float | None):
-        return anchor
-    if isinstance(anchor, torch.Tensor):
-        anchor = anchor.detach().cpu().numpy()
-    if isinstance(anchor, np.generic):
-        return anchor_key(anchor.item())
-    if isinstance(anchor, np.ndarray):
-        return ("array", anchor.shape, tuple(anchor.ravel().tolist()))
-    if isinstance(anchor, list | tuple):
-        return ("list", tuple(anchor_key(item) for item in anchor))
-    if isinstance(anchor, dict):
-        return ("dict", frozenset((key, anchor_key(value)) for key, value in anchor.items()))
-    raise TypeError(f"an anchor must be text, a number, an array, a list or a dict, got {type(anchor).__name__}")
 
 
 def _merge_similar(keys: list[Hashable], tasks: list[int], threshold: float) -> list[Hashable]:

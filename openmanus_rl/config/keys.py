@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import textwrap
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, get_args
+from types import UnionType
+from typing import TYPE_CHECKING, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -88,7 +89,8 @@ def _walk(
     model: type[BaseModel], prefix: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], FieldInfo, type[BaseModel] | None]]:
     for name, field in model.model_fields.items():
-        options = (field.annotation, *get_args(field.annotation))
+        annotation = field.annotation
+        options = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
         section = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
         yield (*prefix, name), field, section
         if section is not None:
@@ -102,4 +104,9 @@ def _shown(default: object) -> str:
         return "null"
     if isinstance(default, bool):
         return str(default).lower()
-    return str(list(default)) if isinstance(default, tuple) else str(default)
+    if isinstance(default, tuple):
+        return f"[{', '.join(_shown(item) for item in default)}]"
+    if isinstance(default, BaseModel):
+        changed = {name: value for name, value in default if value != type(default).model_fields[name].default}
+        return "{" + ", ".join(f"{name}: {_shown(value)}" for name, value in changed.items()) + "}"
+    return str(default)

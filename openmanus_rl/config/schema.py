@@ -105,7 +105,30 @@ class AlgorithmConfig(Section):
     gigpo: Gigpo = Gigpo()
     reward_allocation: Literal["last_token", "uniform_positive", "discounted", "per_turn"] = "last_token"
     """Which of the agent's tokens a trajectory's reward is given to."""
+    reward_allocation_normalize: bool = False
+    """Scale a `discounted` allocation so that it sums to the reward."""
     filter_groups: FilterGroups = FilterGroups()
+
+
+class RewardComponentConfig(Section):
+    """One part of the reward."""
+
+    component: Name
+    """`goal`, `step`, `format`, `length`, `time`, `invalid_action`, `kl`, `consistency`, `exploration`, or
+    `path.py:function` for one of your own."""
+    weight: float | None = None
+    """What the component's value is multiplied by. Default: the component's own."""
+    name: str = ""
+    """What it is called in the breakdown. Default: the component."""
+    options: dict[str, Any] = {}
+    """The component's settings, such as `max_length` of `length`."""
+
+
+class RewardConfig(Section):
+    """What an episode is rewarded for."""
+
+    components: tuple[RewardComponentConfig, ...] = (RewardComponentConfig(component="step"),)
+    """The parts of the reward, each `{component, weight, name, options}`; their weighted sum is the score."""
 
 
 class DataConfig(Section):
@@ -377,6 +400,7 @@ class Config(Section):
     actor_rollout_ref: ActorRolloutRefConfig = ActorRolloutRefConfig()
     critic: CriticConfig | None = None
     env: EnvConfig = EnvConfig()
+    reward: RewardConfig = RewardConfig()
     trainer: TrainerConfig = TrainerConfig()
 
     _computed: frozenset[str] = PrivateAttr(default=frozenset())

@@ -16,6 +16,7 @@ from openmanus_rl import exits
 
 if TYPE_CHECKING:
     from openmanus_rl.config.schema import Config
+    from openmanus_rl.rewards import RewardComposer
 
 Overrides = Annotated[
     list[str] | None,
@@ -34,10 +35,22 @@ def train(
     from openmanus_rl.config.resolved import to_yaml
 
     resolved = load_config(recipe, config, overrides or ())
+    build_reward(resolved)
     if dry_run:
         print(to_yaml(resolved) + estimate_as_comment(resolved))
     else:
         run(resolved)
+
+
+def build_reward(config: Config) -> RewardComposer:
+    """The reward that the config describes; ConfigError if it describes none."""
+    from openmanus_rl.config.problems import ConfigError, Problem
+    from openmanus_rl.rewards import RewardComposer
+
+    try:
+        return RewardComposer.from_specs([component.model_dump() for component in config.reward.components])
+    except ValueError as error:
+        raise ConfigError([Problem(str(error), ("reward.components",))]) from None
 
 
 def estimate_as_comment(config: Config) -> str:

@@ -63,6 +63,18 @@ CASES = [
         ["my.yaml:1: env.max_steps: expected a whole number, got ['1', '2']"],
         "env.max_steps: [1, 2]",
     ),
+    # rewards
+    Case(
+        "no such reward", ["reward.components=[{component: gaol}]"], ["reward.components: no reward component 'gaol'"]
+    ),
+    Case("a reward's option", ["reward.components=[{component: goal, options: {x: 1}}]"], ["goal has no option x"]),
+    Case("a key of a reward", ["reward.components=[{component: goal, wait: 1}]"], ["unknown key 'wait' (item 1)"]),
+    Case(
+        "a reward's weight",
+        ["reward.components=[{component: goal, weight: heavy}]"],
+        ["expected a number, got 'heavy' (item 1)"],
+    ),
+    Case("no reward at all", ["reward.components=[]"], ["a reward needs at least one component"]),
     # words and files that cannot be read
     Case("not key=value", ["algorithm.gamma"], ["'algorithm.gamma' is not of the form key=value"]),
     Case("an empty key part", ["algorithm..gamma=1"], ["'algorithm..gamma=1' is not of the form key=value"]),
