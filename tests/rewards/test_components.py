@@ -140,7 +140,7 @@ def test_group_components_need_the_group(component: RewardComponent) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LengthPenalty(), "set max_length or min_length"),
+        (LengthPenalty, "set max_length or min_length"),
         (lambda: LengthPenalty(max_length=1, min_length=2), "max_length 1 is less than min_length 2"),
         (
             lambda: LengthPenalty(max_length=1, penalty_type="cubic"),

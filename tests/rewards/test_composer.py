@@ -42,8 +42,8 @@ def raising(trajectory: Any) -> float:
     ("component", "message"),
     [
         (raising, "reward component 'raising' failed on trajectory 'g0-0': KeyError: 'task'"),
-        (lambda trajectory: math.nan, "'<lambda>' failed on trajectory 'g0-0': ValueError: its value must be a finite"),
-        (lambda trajectory: "good", "must be a finite number, got 'good'"),
+        (lambda _: math.nan, "'<lambda>' failed on trajectory 'g0-0': ValueError: its value must be a finite"),
+        (lambda _: "good", "must be a finite number, got 'good'"),
         (GoalReward(use="score"), "reward component 'goal' failed on trajectory 'g0-0': ValueError: the environment"),
     ],
 )
@@ -55,11 +55,11 @@ def test_a_component_that_fails_is_named_and_never_a_silent_zero(component: Any,
 def test_functions_get_what_they_ask_for() -> None:
     seen: dict[str, Any] = {}
 
-    def all_of_it(trajectory: Any, env_name: str, group: Any = None, **rest: Any) -> float:
+    def all_of_it(_: Any, env_name: str, group: Any = None, **rest: Any) -> float:
         seen.update(env_name=env_name, group=group, **rest)
         return 1.0
 
-    def just_this(trajectory: Any, bonus: float = 2.0) -> float:
+    def just_this(_: Any, bonus: float = 2.0) -> float:
         return bonus
 
     group = TrajectoryGroup("g0", (EPISODE,))
@@ -129,7 +129,7 @@ def test_names_are_unique_and_there_is_at_least_one() -> None:
 
 
 def test_a_function_component_keeps_its_name() -> None:
-    def tidy(trajectory: Any) -> float:
+    def tidy(_: Any) -> float:
         return 0.0
 
     [component] = RewardComposer([tidy]).components

@@ -1,0 +1,58 @@
+"""Advantage estimators on one core: 16 tasks x 8 episodes x 128 steps is 16,384 rows; growth to 262,144."""
+
+import numpy as np
+import torch
+
+from benchmarks.harness import Report, medians
+from openmanus_rl.algorithms import (
+    build_step_group,
+    compute_gae_advantage_return,
+    compute_gigpo_outcome_advantage,
+    compute_grpo_outcome_advantage,
+)
+
+TOKENS, ANCHOR_LENGTH, EPISODES, REPEATS = 32, 300, 8, 7
+
+
+def run(report: Report) -> None:
+    """Milliseconds a call, and microseconds a row: flat means linear growth."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for tasks, steps in ((16, 8), (16, 128), (256, 128)):
+            _measure(report, tasks, steps)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure(report: Report, tasks: int, steps: int) -> None:
+    rows = tasks * EPISODES * steps
+    rng = np.random.default_rng(0)
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz "))
+    texts = ["".join(rng.choice(letters, ANCHOR_LENGTH)) for _ in range(max(2, rows // 8 // max(1, tasks // 16)))][
+        :2000
+    ]
+    chosen = rng.integers(0, len(texts), rows)
+    # Every call gets string objects of its own, as from an environment: none has its hash computed yet.
+    fresh = [[(texts[k] + " ")[:-1] for k in chosen] for _ in range(2 * (REPEATS + 1))]
+    index = np.repeat(np.arange(tasks), EPISODES * steps)
+    trajectories = np.repeat(np.arange(tasks * EPISODES), steps)
+    generator = torch.Generator().manual_seed(0)
+    rewards, values = (torch.randn((rows, TOKENS), generator=generator) for _ in range(2))
+    mask = torch.rand((rows, TOKENS), generator=generator) < 0.7
+    step_rewards = torch.randn(rows, generator=generator)
+    times = medians(
+        {
+            "gigpo": lambda: compute_gigpo_outcome_advantage(
+                rewards, step_rewards, mask, fresh.pop(), index, trajectories, mode="mean_std_norm"
+            ),
+            "step groups": lambda: build_step_group(fresh.pop(), index),
+            "gae": lambda: compute_gae_advantage_return(rewards, values, mask, 0.99, 0.95),
+            "grpo": lambda: compute_grpo_outcome_advantage(rewards, mask, index),
+        },
+        REPEATS,
+    )
+    distinct = len(set(chosen.tolist()))
+    for name, seconds in times.items():
+        what = f"{name}, {rows:,} rows of {TOKENS} tokens"
+        report.row(what, ms=1e3 * seconds, us_a_row=1e6 * seconds / rows, distinct_anchors=distinct)
