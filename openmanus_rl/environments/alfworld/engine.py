@@ -1,0 +1,342 @@
+"""The rules of ALFWorld on plain Python data: the same texts and the same commands as TextWorld, hundreds of times faster.
+
+Why our own: TextWorld grounds each game with a planner (a second to load), keeps all facts as objects, and re-derives every
+text and every command with a parser at each step (tens of milliseconds). Here a step touches the few sets it changes.
+`tests/environments/alfworld` compares the two command by command.
+
+Details of the reference that a reader would not guess:
+
+- `examine OBJECT` works on a held object only: the rule's other branch has a typing error (`location,`) that empties it.
+- An action that could never change anything is not offered: going to where one is, cleaning what was clean from the start, and
+  cooling what was cool from the start and can never be heated.
+- "not" in a text's query is a fact of its own. It becomes true when an action makes the opposite false, and is not true
+  before that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from openmanus_rl.environments.alfworld.game import UNARY
+from openmanus_rl.environments.alfworld.grammar import Literal, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from openmanus_rl.environments.alfworld.game import Game
+    from openmanus_rl.environments.alfworld.grammar import Binding
+
+NOTHING_HAPPENS = "Nothing happens."
+INTRO = (Rule("intro"),)
+
+
+class Relation:
+    """A set of pairs that can be asked from both sides."""
+
+    __slots__ = ("backward", "forward")
+
+    def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
+        self.forward: dict[str, set[str]] = {}
+        self.backward: dict[str, set[str]] = {}
+        for left, right in pairs:
+            self.add(left, right)
+
+    def copy(self) -> Relation:
+        """A relation of its own with the same pairs."""
+        made = Relation()
+        made.forward = {left: set(rights) for left, rights in self.forward.items()}
+        made.backward = {right: set(lefts) for right, lefts in self.backward.items()}
+        return made
+
+    def add(self, left: str, right: str) -> None:
+        """Make it hold."""
+        self.forward.setdefault(left, set()).add(right)
+        self.backward.setdefault(right, set()).add(left)
+
+    def discard(self, left: str, right: str) -> None:
+        """Make it not hold."""
+        if (left, right) in self:
+            self.forward[left].discard(right)
+            self.backward[right].discard(left)
+
+    def __contains__(self, pair: tuple[str, str]) -> bool:
+        return pair[1] in self.forward.get(pair[0], ())
+
+    def find(self, left: str | None, right: str | None) -> list[tuple[str, ...]]:
+        """All pairs that match, sorted; None matches anything."""
+        if left is not None:
+            if right is not None:
+                return [(left, right)] if (left, right) in self else []
+            return [(left, other) for other in sorted(self.forward.get(left, ()))]
+        if right is not None:
+            return [(other, right) for other in sorted(self.backward.get(right, ()))]
+        return sorted((one, other) for one, others in self.forward.items() for other in others)
+
+
+class Layout:
+    """What playing never changes, indexed once per game and shared by everyone who plays it."""
+
+    def __init__(self, game: Game) -> None:
+        facts = game.facts
+        self.game = game
+        self.static: dict[str, Relation] = {
+            kind: Relation(facts[kind])
+            for kind in ("receptacleatlocation", "receptacletype", "objecttype", "inreceptacleobject")
+        }
+        self.location_of: dict[str, str] = {}
+        for receptacle, location in facts["receptacleatlocation"]:
+            if self.location_of.setdefault(receptacle, location) != location:
+                raise ValueError(f"{game.name}: {receptacle} is at two locations")
+        self.receptacles_at: dict[str, list[str]] = {}
+        for receptacle in game.receptacles:
+            self.receptacles_at.setdefault(self.location_of[receptacle], []).append(receptacle)
+        accepts = Relation(facts["cancontain"])
+        kind_of = {receptacle: kind for receptacle, kind in facts["receptacletype"]}
+        self.accepts = {r: accepts.forward.get(kind_of.get(r, ""), set()) for r in game.receptacles}
+        self.object_kinds = self.static["objecttype"].forward
+        self.knives = {o for o, kind in facts["objecttype"] if kind in ("knifetype", "butterknifetype")}
+
+        def places(kinds: Iterable[str]) -> frozenset[str]:
+            return frozenset(r for r in game.receptacles if kind_of.get(r) in kinds)
+
+        cleaners, heaters, coolers = places(game.domain.cleaning_places), places(["microwavetype"]), places(["fridgetype"])
+        can_heat = facts["heatable"] if heaters else frozenset[str]()
+        can_cool = facts["coolable"] if coolers else frozenset[str]()
+        # (action, places, objects): objects on which the action can have an effect at some time in this game.
+        self.treatments = (
+            ("cleanobject", cleaners, facts["cleanable"] - facts["isclean"]),
+            ("heatobject", heaters, can_heat - (facts["ishot"] - can_cool)),
+            ("coolobject", coolers, can_cool - (facts["iscool"] - can_heat)),
+        )
+        self.contents = Relation(facts["inreceptacle"])
+        self.object_places = Relation(facts["objectatlocation"])
+        self.go_commands = {r: self._command("gotolocation", r=r, lend=self.location_of[r]) for r in game.receptacles}
+        self.intro = ""
+
+    def _command(self, action: str, **binding: str) -> str:
+        template = self.game.grammar.actions[action].template
+        if "[" in template:  # the grammar lists the receptacle by a query; with the receptacle given it is just its name
+            return template.partition("[")[0] + self.game.names[binding["r"]]
+        return template.format(**{variable: self.game.names[entity] for variable, entity in binding.items()})
+
+
+class Engine:
+    """One play-through. `observation`, `commands` and `won` describe the present; `step` moves on."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        game = layout.game
+        self.location = game.start
+        self.holding: str | None = None
+        self.contents = layout.contents.copy()
+        self.object_places = layout.object_places.copy()
+        self.not_in = Relation()
+        self.flags: dict[str, set[str]] = {
+            kind: set(game.facts[kind]) for kind in ("opened", "isclean", "ishot", "iscool", "issliced", "istoggled", "ison")
+        }
+        self._find_pair: dict[str, Callable[[str | None, str | None], list[tuple[str, ...]]]] = {
+            "atlocation": self._find_agent,
+            "holds": self._find_held,
+            "inreceptacle": self.contents.find,
+            "objectatlocation": self.object_places.find,
+            "not_inreceptacle": self.not_in.find,
+            **{kind: relation.find for kind, relation in layout.static.items()},
+        }
+        if not layout.intro:
+            layout.intro = self._introduction()
+        self.observation = layout.intro
+        self.won = self._goal_holds()
+        self._commands: dict[str, tuple[str, Binding]] | None = None
+
+    # --- what is asked of the state ---------------------------------------------------------------------
+
+    def find(self, predicate: str, arguments: tuple[str | None, ...]) -> list[tuple[str, ...]]:
+        """All facts that match, sorted: the grammar's and the goal's view of the state."""
+        if len(arguments) == 2:
+            return self._find_pair[predicate](*arguments)
+        [argument] = arguments
+        if predicate == "holdsany":
+            return [(self.layout.game.agent,)] if self.holding is not None and argument in (None, self.layout.game.agent) else []
+        if predicate.startswith("not_"):
+            return []  # of the facts about single things, none that a text asks for is ever made false
+        members = self.flags.get(predicate) if predicate in self.flags else self.layout.game.facts.get(predicate)
+        if members is None or predicate not in UNARY:
+            raise ValueError(f"{self.layout.game.name}: a text asks for {predicate!r}, which is not known")
+        if argument is not None:
+            return [(argument,)] if argument in members else []
+        return [(member,) for member in sorted(members)]
+
+    def describe(self, entity: str, attribute: str) -> str:
+        """An entity's `name`, its article, or its id."""
+        if attribute == "name":
+            return self.layout.game.names[entity]
+        return {"indefinite": "a", "definite": "the", "id": entity}[attribute]
+
+    def _find_agent(self, agent: str | None, location: str | None) -> list[tuple[str, ...]]:
+        mine = self.layout.game.agent
+        return [(mine, self.location)] if agent in (None, mine) and location in (None, self.location) else []
+
+    def _find_held(self, agent: str | None, item: str | None) -> list[tuple[str, ...]]:
+        mine = self.layout.game.agent
+        if self.holding is None or agent not in (None, mine) or item not in (None, self.holding):
+            return []
+        return [(mine, self.holding)]
+
+    def _introduction(self) -> str:
+        game = self.layout.game
+        symbols = list(game.grammar.rules["intro"][0].symbols)
+        return game.grammar.render(
+            tuple(Literal(game.task) if symbol == Rule("task") else symbol for symbol in symbols), self, {}
+        )
+
+    def _goal_holds(self) -> bool:
+        return all(self._satisfiable(group, 0, {}) for group in self.layout.game.goal)
+
+    def _satisfiable(self, atoms: tuple[tuple[str, ...], ...], depth: int, binding: Binding) -> bool:
+        if depth == len(atoms):
+            return True
+        predicate, *arguments = atoms[depth]
+        if predicate == "!=":
+            left, right = (binding.get(argument, argument) for argument in arguments)
+            return left != right and self._satisfiable(atoms, depth + 1, binding)
+        pattern = tuple(binding.get(a) if a.startswith("?") else a for a in arguments)
+        for found in self.find(predicate, pattern):
+            new = {a: entity for a, entity in zip(arguments, found, strict=True) if a.startswith("?")}
+            if self._satisfiable(atoms, depth + 1, binding | new):
+                return True
+        return False
+
+    # --- what can be done -------------------------------------------------------------------------------
+
+    @property
+    def commands(self) -> dict[str, tuple[str, Binding]]:
+        """Every admissible command, with the action and the entities that it means."""
+        if self._commands is None:
+            self._commands = self._list_commands()
+        return self._commands
+
+    def _list_commands(self) -> dict[str, tuple[str, Binding]]:
+        layout, game = self.layout, self.layout.game
+        here = layout.receptacles_at.get(self.location, [])
+        command = layout._command
+        found: dict[str, tuple[str, Binding]] = {}
+
+        def offer(action: str, **binding: str) -> None:
+            found[command(action, **binding)] = (action, binding)
+
+        for receptacle, text in layout.go_commands.items():
+            location = layout.location_of[receptacle]
+            if location != self.location:
+                found[text] = ("gotolocation", {"r": receptacle, "lstart": self.location, "lend": location})
+        offer("look", l=self.location)
+        offer("inventory")
+        if game.domain.has_help:
+            offer("help")
+        held = self.holding
+        if held is not None:
+            offer("examineobject", o=held)
+        opened, openable = self.flags["opened"], game.facts["openable"]
+        for receptacle in here:
+            offer("examinereceptacle", r=receptacle)
+            if receptacle in openable:
+                offer("closeobject" if receptacle in opened else "openobject", r=receptacle, l=self.location)
+            inside = self.contents.backward.get(receptacle, ())
+            for item in inside:
+                if item in game.facts["toggleable"]:
+                    offer("toggleobject", o=item, r=receptacle, l=self.location)
+            if receptacle in openable and receptacle not in opened:
+                continue
+            if held is None:
+                for item in inside:
+                    if item in game.facts["pickupable"]:
+                        offer("pickupobject", o=item, r=receptacle, l=self.location)
+            elif not layout.accepts[receptacle].isdisjoint(layout.object_kinds.get(held, ())):
+                offer("putobject", o=held, r=receptacle, l=self.location)
+        if held is not None:
+            self._offer_treatments(held, here, offer)
+        return found
+
+    def _offer_treatments(self, held: str, here: list[str], offer: Callable[..., None]) -> None:
+        for action, places, objects in self.layout.treatments:
+            if held in objects:
+                for receptacle in here:
+                    if receptacle in places:
+                        offer(action, o=held, r=receptacle, l=self.location)
+        if held in self.layout.knives:
+            facts = self.layout.game.facts
+            for item in self.object_places.backward.get(self.location, ()):
+                if item in facts["sliceable"] and item not in facts["issliced"]:
+                    offer("sliceobject", co=item, ko=held, l=self.location)
+
+    # --- doing it ---------------------------------------------------------------------------------------
+
+    def step(self, command: str) -> str:
+        """Carry out a command; anything that is not admissible changes nothing."""
+        chosen = self.commands.get(command.strip())
+        if chosen is None:
+            self.observation = NOTHING_HAPPENS
+            return self.observation
+        action, binding = chosen
+        if self._apply(action, binding):
+            self._commands = None
+            self.won = self._goal_holds()
+        game = self.layout.game
+        self.observation = game.grammar.render(
+            game.grammar.actions[action].feedback, self, {"a": game.agent, **binding}
+        )
+        return self.observation
+
+    def _apply(self, action: str, binding: Binding) -> bool:
+        """Change the state; False if the action only looks."""
+        if action == "gotolocation":
+            self.location = binding["lend"]
+        elif action == "openobject":
+            self.flags["opened"].add(binding["r"])
+        elif action == "closeobject":
+            self.flags["opened"].discard(binding["r"])
+        elif action == "pickupobject":
+            item, receptacle = binding["o"], binding["r"]
+            self.contents.discard(item, receptacle)
+            self.not_in.add(item, receptacle)
+            self.object_places.discard(item, self.location)
+            self.holding = item
+        elif action == "putobject":
+            item, receptacle = binding["o"], binding["r"]
+            self.contents.add(item, receptacle)
+            self.not_in.discard(item, receptacle)
+            self.object_places.add(item, self.location)
+            self.holding = None
+        elif action in ("cleanobject", "heatobject", "coolobject"):
+            self._treat(action, binding["o"])
+        elif action == "toggleobject":
+            self.flags["ison"].symmetric_difference_update((binding["o"],))
+            self.flags["istoggled"].add(binding["o"])
+        elif action == "sliceobject":
+            self.flags["issliced"].add(binding["co"])
+        else:
+            return False
+        return True
+
+    def _treat(self, action: str, item: str) -> None:
+        if action == "cleanobject":
+            self.flags["isclean"].add(item)
+        elif action == "heatobject":
+            self.flags["ishot"].add(item)
+            self.flags["iscool"].discard(item)
+        else:
+            self.flags["iscool"].add(item)
+            self.flags["ishot"].discard(item)
+
+    def state_key(self) -> str:
+        """The exact state, as a text: equal for two play-throughs of a game if and only if nothing could tell them apart."""
+        names = self.layout.game.names
+        parts = [self.location, self.holding or ""]
+        for kind, members in self.flags.items():
+            changed = members ^ self.layout.game.facts[kind]
+            parts.append(f"{kind}:{','.join(sorted(names[m] for m in changed))}")
+        moved = sorted(
+            f"{names[item]}>{'|'.join(sorted(names[r] for r in places))}"
+            for item, places in self.contents.forward.items()
+            if places != self.layout.contents.forward.get(item)
+        )
+        return ";".join([*parts, *moved])
