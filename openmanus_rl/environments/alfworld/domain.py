@@ -117,3 +117,23 @@ _RULES = """
                      (atLocation ?a ?l) (objectAtLocation ?co ?l) (holds ?a ?ko))
   :effect (and (increase (total-cost) 5) (isSliced ?co)))
 """
+
+DOMAIN_TEXT = (
+    """(define (domain alfred)
+(:requirements :adl :action-costs :typing)
+(:types agent location receptacle object rtype otype)
+(:predicates
+  (atLocation ?a - agent ?l - location) (receptacleAtLocation ?r - receptacle ?l - location)
+  (objectAtLocation ?o - object ?l - location) (openable ?r - receptacle) (opened ?r - receptacle)
+  (inReceptacle ?o - object ?r - receptacle) (isReceptacleObject ?o - object)
+  (inReceptacleObject ?innerObject - object ?outerObject - object) (checked ?r - receptacle)
+  (receptacleType ?r - receptacle ?t - rtype) (canContain ?rt - rtype ?ot - otype) (objectType ?o - object ?t - otype)
+  (holds ?a - agent ?o - object) (holdsAny ?a - agent) (isClean ?o - object) (cleanable ?o - object)
+  (isHot ?o - object) (heatable ?o - object) (isCool ?o - object) (coolable ?o - object) (pickupable ?o - object)
+  (toggleable ?o - object) (isOn ?o - object) (isToggled ?o - object) (sliceable ?o - object) (isSliced ?o - object))
+(:functions (distance ?from ?to) (total-cost) - number)
+"""
+    + _RULES.replace("(and (cleanable ?o) (or) ", "(and (cleanable ?o) (or (receptacleType ?r SinkBasinType)) ")
+    + ")\n"
+)
+"""The whole domain, for games that we write."""

@@ -1,0 +1,224 @@
+"""Games for where no dataset is: rooms with plausible furniture, things in likely places, a task that can be solved.
+
+A game is named by its split and a number, and everything about it follows from that name and the seed: the same name is the
+same game, on any machine. Rooms are numbered as in the dataset: 7 to 30 are for training and `valid_seen`, 1 to 6 for
+`valid_unseen`. Which objects are to be brought where is disjoint too: a pair that `valid_unseen` asks for is never asked
+for in training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from openmanus_rl.environments.alfworld.vocabulary import (
+    ACCEPTS,
+    LAMPS,
+    ROOM_OBJECTS,
+    ROOMS,
+    TASK_ROOMS,
+    TASK_TYPES,
+    TREATMENTS,
+    USUAL_PLACES,
+)
+
+Size = Literal["micro", "mini", "full"]
+Split = Literal["train", "valid_seen", "valid_unseen"]
+
+# Receptacles (None: as many as the room has) and things besides those the task needs.
+SIZES: dict[str, tuple[int | None, tuple[int, int]]] = {"micro": (3, (2, 2)), "mini": (6, (4, 6)), "full": (None, (14, 36))}
+
+TEMPLATES: dict[str, tuple[str, str]] = {
+    "pick_and_place_simple": ("put a {obj} in {recep}.", "put some {obj} on {recep}."),
+    "look_at_obj_in_light": ("look at {obj} under the {toggle}.", "examine the {obj} with the {toggle}."),
+    "pick_clean_then_place_in_recep": ("put a clean {obj} in {recep}.", "clean some {obj} and put it in {recep}."),
+    "pick_heat_then_place_in_recep": ("put a hot {obj} in {recep}.", "heat some {obj} and put it in {recep}."),
+    "pick_cool_then_place_in_recep": ("put a cool {obj} in {recep}.", "cool some {obj} and put it in {recep}."),
+    "pick_two_obj_and_place": ("put two {obj} in {recep}.", "find two {obj} and put them in {recep}."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """An object and the receptacle it starts on, both by their position in the room's lists."""
+
+    kind: str
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """A generated game before it becomes a game file."""
+
+    name: str
+    task_type: str
+    room: str
+    room_number: int
+    receptacles: tuple[str, ...]
+    openable: tuple[bool, ...]
+    things: tuple[Thing, ...]
+    target: str
+    destination: str | None
+    goal_text: str
+
+
+def generate(name: str, split: Split, size: Size = "full", seed: int = 0) -> Blueprint:
+    """The game of this name. Names are free; `split` decides which rooms and pairs it may use."""
+    rng = random.Random(f"{seed}/{size}/{split}/{name}")
+    while True:
+        blueprint = _attempt(name, split, size, seed, rng)
+        if blueprint is not None:
+            return blueprint
+
+
+def is_held_out(target: str, destination: str) -> bool:
+    """Whether bringing this kind of object to this kind of receptacle is asked for in valid_unseen only (a fifth of pairs)."""
+    return hashlib.sha256(f"{target}->{destination}".encode()).digest()[0] % 5 == 0
+
+
+def _attempt(name: str, split: Split, size: Size, seed: int, rng: random.Random) -> Blueprint | None:
+    task_type = rng.choice(TASK_TYPES)
+    room = rng.choice(TASK_ROOMS[task_type])
+    number = rng.randint(1, 6) if split == "valid_unseen" else rng.randint(7, 30)
+    furniture = _furniture(room, number, seed)
+    target, destination = _choose_pair(task_type, room, furniture, split == "valid_unseen", rng)
+    if target is None:
+        return None
+    limit, distractors = SIZES[size]
+    needed = [kind for kind in (destination, TREATMENTS[task_type][2] if task_type in TREATMENTS else None) if kind]
+    receptacles = _some(furniture, needed, target, destination, limit, task_type, rng)
+    if receptacles is None:
+        return None
+    things = _place_things(task_type, room, receptacles, target, destination, rng.randint(*distractors), rng)
+    if things is None:
+        return None
+    template = rng.choice(TEMPLATES[task_type])
+    return Blueprint(
+        name=name,
+        task_type=task_type,
+        room=room,
+        room_number=number,
+        receptacles=tuple(kind for kind, _ in receptacles),
+        openable=tuple(opens for _, opens in receptacles),
+        things=tuple(things),
+        target=target,
+        destination=destination,
+        goal_text=template.format(obj=target, recep=destination or "", toggle="desklamp"),
+    )
+
+
+def _furniture(room: str, number: int, seed: int) -> list[tuple[str, bool]]:
+    """The receptacles of a room and whether they open: the same for every game that is set in it."""
+    rng = random.Random(f"{seed}/{room}/{number}")
+    doors = rng.random() < 0.85
+    opens = {"fridge": True, "microwave": True, "safe": True, "cabinet": doors, "drawer": doors}
+    return [
+        (kind, opens.get(kind, False))
+        for kind, (least, most) in ROOMS[room].items()
+        for _ in range(rng.randint(least, most))
+    ]
+
+
+def _choose_pair(
+    task_type: str, room: str, furniture: list[tuple[str, bool]], held_out: bool, rng: random.Random
+) -> tuple[str | None, str | None]:
+    kinds = {kind for kind, _ in furniture}
+    if task_type == "look_at_obj_in_light":
+        # The pair is object and lamp; what is held out is the object.
+        options = [o for o in ROOM_OBJECTS[room] if is_held_out(o, "desklamp") == held_out]
+        return (rng.choice(options), None) if options and kinds & USUAL_PLACES["desklamp"].keys() else (None, None)
+    treatable = TREATMENTS[task_type][1] if task_type in TREATMENTS else None
+    appliance = TREATMENTS[task_type][2] if task_type in TREATMENTS else None
+    if appliance is not None and appliance not in kinds:
+        return None, None
+    pairs = [
+        (target, destination)
+        for target in ROOM_OBJECTS[room]
+        if treatable is None or target in treatable
+        for destination in sorted(kinds)
+        if destination != appliance and target in ACCEPTS.get(destination, ())
+        if is_held_out(target, destination) == held_out
+        if any(place != destination for place in USUAL_PLACES[target].keys() & kinds)
+    ]
+    return rng.choice(pairs) if pairs else (None, None)
+
+
+def _some(
+    furniture: list[tuple[str, bool]],
+    needed: list[str],
+    target: str,
+    destination: str | None,
+    limit: int | None,
+    task_type: str,
+    rng: random.Random,
+) -> list[tuple[str, bool]] | None:
+    """The room's receptacles, or a few of them: those the task needs, a place for the target, and others by chance."""
+    if limit is None:
+        return furniture
+    pool = list(furniture)
+    rng.shuffle(pool)
+    chosen: list[tuple[str, bool]] = []
+
+    def take(kinds: set[str]) -> bool:
+        for entry in pool:
+            if entry[0] in kinds:
+                pool.remove(entry)
+                chosen.append(entry)
+                return True
+        return False
+
+    for kind in needed:
+        if not take({kind}):
+            return None
+    if task_type == "look_at_obj_in_light" and not take(set(USUAL_PLACES["desklamp"])):
+        return None
+    if not take(USUAL_PLACES[target].keys() - {destination}):
+        return None
+    chosen += pool[: max(0, limit - len(chosen))]
+    rng.shuffle(chosen)
+    return chosen
+
+
+def _place_things(
+    task_type: str,
+    room: str,
+    receptacles: list[tuple[str, bool]],
+    target: str,
+    destination: str | None,
+    distractors: int,
+    rng: random.Random,
+) -> list[Thing] | None:
+    wanted = [target] * (2 if task_type == "pick_two_obj_and_place" else 1)
+    if rng.random() < 0.3 and distractors > 2:
+        wanted.append(target)
+    if task_type == "look_at_obj_in_light":
+        wanted.append("desklamp")
+    others = [kind for kind in ROOM_OBJECTS[room] if kind != target]
+    things: list[Thing] = []
+    for kind in wanted:
+        place = _place(kind, receptacles, destination if kind == target else None, rng)
+        if place is None:
+            return None
+        things.append(Thing(kind, place))
+    for _ in range(distractors):
+        kind = rng.choice(others)
+        place = _place(kind, receptacles, None, rng)
+        if place is not None:
+            things.append(Thing(kind, place))
+    return things
+
+
+def _place(kind: str, receptacles: list[tuple[str, bool]], never: str | None, rng: random.Random) -> int | None:
+    """A likely receptacle for this kind of object; the target never starts where it is to be brought."""
+    usual = USUAL_PLACES[kind]
+    options = [k for k, (receptacle, _) in enumerate(receptacles) if receptacle in usual and receptacle != never]
+    if not options:
+        return None
+    return rng.choices(options, [usual[receptacles[k][0]] for k in options])[0]
+
+
+def lamps(blueprint: Blueprint) -> list[Thing]:
+    """The lamps of a game."""
+    return [thing for thing in blueprint.things if thing.kind in LAMPS]
