@@ -295,12 +295,20 @@ class EnvRollout(Section):
 class AlfworldOptions(Section):
     """ALFWorld; used by `env.env_name=alfworld/AlfredTWEnv`."""
 
+    source: Literal["auto", "dataset", "generated"] = "auto"
+    """Where games come from; `auto` is the dataset if there is one, else generated games."""
     data_dir: str | None = None
-    """A downloaded dataset in its usual layout. Default: `$ALFWORLD_DATA`, else games are generated."""
+    """A downloaded dataset in its usual layout. Default: `$ALFWORLD_DATA`."""
     engine: Literal["native", "textworld"] = "native"
     """`textworld` is the reference implementation, from the `[alfworld]` extra."""
     size: Literal["micro", "mini", "full"] = "full"
     """Size of generated games: 3 receptacles, 6, or as many as the real ones."""
+    win_reward: float = 10.0
+    """Reward for solving the task."""
+    step_reward: float = 0.0
+    """Reward for every step; a small negative one makes the agent hurry."""
+    subgoal_reward: float = 0.0
+    """Reward for each step towards the goal: taking a target, treating it, placing it."""
 
 
 class WebshopOptions(Section):

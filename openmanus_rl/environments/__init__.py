@@ -1,0 +1,1 @@
+"""Text environments: the contract, the registry, and the environments themselves. Torch-free."""

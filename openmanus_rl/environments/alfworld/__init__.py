@@ -1,0 +1,1 @@
+"""ALFWorld: a native engine for its game files, a generator of games, an expert."""

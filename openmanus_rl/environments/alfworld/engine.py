@@ -99,7 +99,11 @@ class Layout:
         def places(kinds: Iterable[str]) -> frozenset[str]:
             return frozenset(r for r in game.receptacles if kind_of.get(r) in kinds)
 
-        cleaners, heaters, coolers = places(game.domain.cleaning_places), places(["microwavetype"]), places(["fridgetype"])
+        cleaners, heaters, coolers = (
+            places(game.domain.cleaning_places),
+            places(["microwavetype"]),
+            places(["fridgetype"]),
+        )
         can_heat = facts["heatable"] if heaters else frozenset[str]()
         can_cool = facts["coolable"] if coolers else frozenset[str]()
         # (action, places, objects): objects on which the action can have an effect at some time in this game.
@@ -115,7 +119,9 @@ class Layout:
 
     def _command(self, action: str, **binding: str) -> str:
         template = self.game.grammar.actions[action].template
-        if "[" in template:  # the grammar lists the receptacle by a query; with the receptacle given it is just its name
+        if (
+            "[" in template
+        ):  # the grammar lists the receptacle by a query; with the receptacle given it is just its name
             return template.partition("[")[0] + self.game.names[binding["r"]]
         return template.format(**{variable: self.game.names[entity] for variable, entity in binding.items()})
 
@@ -131,8 +137,10 @@ class Engine:
         self.contents = layout.contents.copy()
         self.object_places = layout.object_places.copy()
         self.not_in = Relation()
+        self.taken: set[str] = set()
         self.flags: dict[str, set[str]] = {
-            kind: set(game.facts[kind]) for kind in ("opened", "isclean", "ishot", "iscool", "issliced", "istoggled", "ison")
+            kind: set(game.facts[kind])
+            for kind in ("opened", "isclean", "ishot", "iscool", "issliced", "istoggled", "ison")
         }
         self._find_pair: dict[str, Callable[[str | None, str | None], list[tuple[str, ...]]]] = {
             "atlocation": self._find_agent,
@@ -156,7 +164,11 @@ class Engine:
             return self._find_pair[predicate](*arguments)
         [argument] = arguments
         if predicate == "holdsany":
-            return [(self.layout.game.agent,)] if self.holding is not None and argument in (None, self.layout.game.agent) else []
+            return (
+                [(self.layout.game.agent,)]
+                if self.holding is not None and argument in (None, self.layout.game.agent)
+                else []
+            )
         if predicate.startswith("not_"):
             return []  # of the facts about single things, none that a text asks for is ever made false
         members = self.flags.get(predicate) if predicate in self.flags else self.layout.game.facts.get(predicate)
@@ -300,6 +312,7 @@ class Engine:
             self.not_in.add(item, receptacle)
             self.object_places.discard(item, self.location)
             self.holding = item
+            self.taken.add(item)
         elif action == "putobject":
             item, receptacle = binding["o"], binding["r"]
             self.contents.add(item, receptacle)
@@ -326,6 +339,22 @@ class Engine:
         else:
             self.flags["iscool"].add(item)
             self.flags["ishot"].discard(item)
+
+    def milestones(self) -> int:
+        """How many steps towards the goal are done: a target was taken, was treated, is in its place; the lamp is on."""
+        game, done = self.layout.game, 0
+        atoms = [atom for group in game.goal for atom in group]
+        kinds = {atom[2] for atom in atoms if atom[0] == "objecttype"}
+        targets = {item for kind in kinds for item in self.layout.static["objecttype"].backward.get(kind, ())}
+        done += bool(targets & self.taken)
+        for flag in ("isclean", "ishot", "iscool", "istoggled"):
+            done += any(atom[0] == flag for atom in atoms) and bool(targets & self.flags[flag])
+        places = {atom[2] for atom in atoms if atom[0] == "receptacletype"}
+        if places:
+            receptacles = {r for kind in places for r in self.layout.static["receptacletype"].backward.get(kind, ())}
+            inside = max((len(targets & self.contents.backward.get(r, set())) for r in receptacles), default=0)
+            done += min(inside, 2 if any(atom[0] == "!=" for atom in atoms) else 1)
+        return done
 
     def state_key(self) -> str:
         """The exact state, as a text: equal for two play-throughs of a game if and only if nothing could tell them apart."""

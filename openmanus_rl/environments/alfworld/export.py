@@ -70,8 +70,8 @@ def _problem(blueprint: Blueprint) -> str:
         owner, _, basin = kind.partition("basin")
         return f"{owner}_bar_{position}" + (f"_bar_{kind}" if basin == "" and kind != owner else "")
 
-    receptacles = _distinct(mangled, blueprint.receptacles)
-    things = _distinct(mangled, [thing.kind for thing in blueprint.things])
+    receptacles = [mangled(kind) for kind in blueprint.receptacles]
+    things = [mangled(thing.kind) for thing in blueprint.things]
     locations = [f"loc_bar_{k + 1}_bar_{k % 7}_bar_{k % 4}_bar_30" for k in range(len(receptacles) + 1)]
     *places, start = locations
     object_kinds, receptacle_kinds = _all_kinds()
@@ -99,10 +99,6 @@ def _problem(blueprint: Blueprint) -> str:
         f"(define (problem {_identifier(blueprint.name)})\n(:domain alfred)\n(:objects\n  {listed}\n)\n"
         f"(:init\n  {held}\n)\n(:goal {_goal(blueprint)})\n)\n"
     )
-
-
-def _distinct(mangled: Any, kinds: Any) -> list[str]:
-    return [mangled(kind) for kind in kinds]
 
 
 def _identifier(name: str) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Pair = tuple[str, str]
 
 UNARY = ("openable", "opened", "pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable",
-         "isclean", "ishot", "iscool", "isclean", "issliced", "istoggled", "ison", "isreceptacleobject")  # fmt: skip
+         "isclean", "ishot", "iscool", "issliced", "istoggled", "ison", "isreceptacleobject")  # fmt: skip
 BINARY = ("receptacletype", "objecttype", "receptacleatlocation", "objectatlocation", "inreceptacle",
           "inreceptacleobject", "cancontain", "atlocation")  # fmt: skip
 _IGNORED = ("isreceptacleobjectfull", "wasinreceptacle", "checked", "examined", "full", "moveable", "=")
@@ -54,6 +54,24 @@ class Game:
     def goal_text(self) -> str:
         """`put two newspaper in drawer.`"""
         return self.task.partition("Your task is to: ")[2] or self.task
+
+    @property
+    def task_type(self) -> str:
+        """Which of the six types of task the goal is."""
+        wanted = {atom[0] for group in self.goal for atom in group}
+        for predicate, name in _TYPE_BY_PREDICATE.items():
+            if predicate in wanted:
+                return name
+        return "pick_and_place_simple"
+
+
+_TYPE_BY_PREDICATE = {
+    "istoggled": "look_at_obj_in_light",
+    "isclean": "pick_clean_then_place_in_recep",
+    "ishot": "pick_heat_then_place_in_recep",
+    "iscool": "pick_cool_then_place_in_recep",
+    "!=": "pick_two_obj_and_place",
+}
 
 
 def load_game(path: Path) -> Game:
@@ -96,7 +114,7 @@ def read_game(data: Any, name: str) -> Game:
         start=start,
         names=_display_names(entities),
         facts=facts,
-        goal=_read_goal(problem[goal:], agent),
+        goal=_read_goal(problem[goal:]),
         receptacles=tuple(sorted({receptacle for receptacle, _ in facts["receptacleatlocation"]})),
     )
 
@@ -142,7 +160,7 @@ def _display_names(entities: set[str]) -> dict[str, str]:
     return names
 
 
-def _read_goal(text: str, agent: str) -> tuple[tuple[Any, ...], ...]:
+def _read_goal(text: str) -> tuple[tuple[Any, ...], ...]:
     """The goal as groups of atoms; each group must have an answer. Groups do not share variables.
 
     An atom is (predicate, argument, ...) with variables as `?x`; ("!=", a, b) demands different entities.
@@ -153,7 +171,6 @@ def _read_goal(text: str, agent: str) -> tuple[tuple[Any, ...], ...]:
         atoms: list[tuple[str, ...]] = []
         _flatten(part, atoms)
         groups.append(_ordered(atoms))
-    del agent
     return tuple(groups)
 
 

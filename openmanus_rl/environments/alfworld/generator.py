@@ -15,7 +15,6 @@ from typing import Literal
 
 from openmanus_rl.environments.alfworld.vocabulary import (
     ACCEPTS,
-    LAMPS,
     ROOM_OBJECTS,
     ROOMS,
     TASK_ROOMS,
@@ -28,7 +27,11 @@ Size = Literal["micro", "mini", "full"]
 Split = Literal["train", "valid_seen", "valid_unseen"]
 
 # Receptacles (None: as many as the room has) and things besides those the task needs.
-SIZES: dict[str, tuple[int | None, tuple[int, int]]] = {"micro": (3, (2, 2)), "mini": (6, (4, 6)), "full": (None, (14, 36))}
+SIZES: dict[str, tuple[int | None, tuple[int, int]]] = {
+    "micro": (3, (2, 2)),
+    "mini": (6, (4, 6)),
+    "full": (None, (14, 36)),
+}
 
 TEMPLATES: dict[str, tuple[str, str]] = {
     "pick_and_place_simple": ("put a {obj} in {recep}.", "put some {obj} on {recep}."),
@@ -217,8 +220,3 @@ def _place(kind: str, receptacles: list[tuple[str, bool]], never: str | None, rn
     if not options:
         return None
     return rng.choices(options, [usual[receptacles[k][0]] for k in options])[0]
-
-
-def lamps(blueprint: Blueprint) -> list[Thing]:
-    """The lamps of a game."""
-    return [thing for thing in blueprint.things if thing.kind in LAMPS]

@@ -133,9 +133,7 @@ class Grammar:
             )
         if isinstance(symbol, Rule):
             return self.render(self._choose(symbol.name, facts, binding), facts, binding)
-        texts = [
-            self._render(symbol.expression, facts, answer) for answer in solve(symbol.query, facts, dict(binding))
-        ]
+        texts = [self._render(symbol.expression, facts, answer) for answer in solve(symbol.query, facts, dict(binding))]
         return self._joined(texts, facts, binding) if symbol.is_list else "".join(texts)
 
     def _choose(self, name: str, facts: Facts, binding: Binding) -> tuple[Symbol, ...]:
@@ -156,7 +154,9 @@ class Grammar:
 
 # --- reading --------------------------------------------------------------------------------------------
 
-_ACTION = re.compile(r'action\s+(\w+)\s*\{\s*template\s*::\s*"(.*?)"\s*;\s*feedback\s*::\s*"(.*?)"\s*;(.*?)\n\}', re.DOTALL)
+_ACTION = re.compile(
+    r'action\s+(\w+)\s*\{\s*template\s*::\s*"(.*?)"\s*;\s*feedback\s*::\s*"(.*?)"\s*;(.*?)\n\}', re.DOTALL
+)
 _BLOCK = re.compile(r'grammar\s*::\s*"""(.*?)"""\s*;', re.DOTALL)
 _TASK = re.compile(r'("task"\s*:\s*\[\s*\{\s*"rhs"\s*:\s*)("(?:[^"\\]|\\.)*")')
 _SYMBOL = re.compile(r"#([^#\n]+)#|\[\{(.*?)\}\]|\{(.*?)\}", re.DOTALL)

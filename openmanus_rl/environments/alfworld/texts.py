@@ -80,7 +80,10 @@ _RULES = [
     _rule("list_objects_on_the_floor", (_BESIDE, f"[{{#overview(o)# | {_BESIDE}}}]"), ("", "nothing")),
     _rule(
         "list_appliances",
-        ("receptacleatlocation(r:receptacle, l:location)", "[{#overview(r)# | receptacleatlocation(r:receptacle, l:location)}]"),
+        (
+            "receptacleatlocation(r:receptacle, l:location)",
+            "[{#overview(r)# | receptacleatlocation(r:receptacle, l:location)}]",
+        ),
         ("", "nothing"),
     ),
     _rule("overview(o)", ("", "{o.indefinite} {o.name}")),

@@ -1,0 +1,82 @@
+"""The reference engine (the `alfworld` and `textworld` packages) behind the same interface, one process per game.
+
+TextWorld's parser is global, it overwrites `sys.argv`, and it ends the process on bad PDDL: it gets a process of its own, which
+is not daemonic (there it deadlocks) and is asked over a pipe with a time limit.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+TIMEOUT_SECONDS = 120.0
+
+
+def _serve(pipe: Connection, game: Any) -> None:
+    """Play one game: a command in; observation, commands and won out. Runs in the child process."""
+    try:
+        import textworld
+        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+
+        wanted = textworld.EnvInfos(won=True, admissible_commands=True)
+        env = AlfredDemangler(textworld.envs.PddlEnv(wanted), shuffle=False)
+        env.load(str(game) if not isinstance(game, dict) else game)
+        state = env.reset()
+        while True:
+            pipe.send(("ok", state.feedback, list(state["admissible_commands"]), bool(state["won"])))
+            command = pipe.recv()
+            if command is None:
+                return
+            state, _, _ = env.step(command)
+    except ImportError:
+        pipe.send(("error", "engine=textworld needs an extra: pip install 'openmanus-rl[alfworld]'", [], False))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - reported to the parent, which raises
+        pipe.send(("error", f"the reference engine failed: {type(error).__name__}: {error}", [], False))
+
+
+class ReferencePlayer:
+    """A play-through in TextWorld."""
+
+    def __init__(self, game: Path | dict[str, Any]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, child = context.Pipe()
+        self._process = context.Process(target=_serve, args=(child, game), daemon=False)
+        self._process.start()
+        child.close()
+        self.observation, self.won = "", False
+        self.commands: list[str] = []
+        self._receive()
+
+    def step(self, command: str) -> str:
+        """Carry out a command."""
+        self._pipe.send(command)
+        self._receive()
+        return self.observation
+
+    def _receive(self) -> None:
+        try:
+            if not self._pipe.poll(TIMEOUT_SECONDS):
+                raise TimeoutError(f"the reference engine did not answer within {TIMEOUT_SECONDS:.0f} s")
+            status, self.observation, self.commands, self.won = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            self.close()
+            raise RuntimeError(f"the reference engine's process ended: {error or 'no message'}") from None
+        if status == "error":
+            self.close()
+            raise RuntimeError(self.observation)
+
+    def close(self) -> None:
+        """End the process."""
+        try:
+            self._pipe.send(None)
+        except OSError:
+            pass  # it has ended by itself
+        self._process.join(timeout=5)
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join()
+        self._pipe.close()

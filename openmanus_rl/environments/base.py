@@ -1,0 +1,130 @@
+"""The contract of a text environment: a `gymnasium.Env` whose observations and actions are strings.
+
+    observation, info = env.reset(options={"task": "train/0"})
+    observation, reward, terminated, truncated, info = env.step("open door")
+
+`info` always carries
+
+    won                whether the task is solved
+    score              how far it is solved, 0 to 1
+    task_type          the kind of task, for statistics by kind
+    admissible_actions the actions that would do something now, or None where they cannot be listed
+    action_valid       whether the last action was understood and possible (True after reset)
+    anchor             the state key that GiGPO compares steps by
+
+Tasks are addressable: `tasks(split)` lists ids, and the same id always gives the same start. That is what makes a
+group a group. After the end of an episode `step` changes nothing, pays nothing, and says that it is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+import gymnasium
+from gymnasium import spaces
+
+if TYPE_CHECKING:
+    from openmanus_rl.data.json_values import Json
+
+Split = Literal["train", "valid_seen", "valid_unseen"]
+SPLITS: tuple[Split, ...] = ("train", "valid_seen", "valid_unseen")
+AnchorMode = Literal["state", "observation"]
+Info = dict[str, Any]
+StepResult = tuple[str, float, bool, bool, Info]
+
+EPISODE_OVER = "The episode is over."
+MAX_TEXT = 1_000_000
+
+
+class Expert(Protocol):
+    """Plays one episode from what it has observed, without peeking into the environment."""
+
+    def act(self, observation: str, info: Info) -> str:
+        """The next action, given the latest observation and info."""
+
+
+class TextEnv(gymnasium.Env[str, str]):
+    """Base class of the environments here; your own may be any class with `reset` and `step` (see `make_env`)."""
+
+    name: ClassVar[str] = ""
+    reward_bounds: tuple[float, float] = (0.0, 1.0)
+
+    def __init__(self, anchor_mode: AnchorMode = "state") -> None:
+        if anchor_mode not in ("state", "observation"):
+            raise ValueError(f"anchor_mode must be state or observation, got {anchor_mode!r}")
+        self.anchor_mode = anchor_mode
+        self.observation_space = spaces.Text(MAX_TEXT)
+        self.action_space = spaces.Text(MAX_TEXT)
+        self._over: Info | None = None
+
+    def tasks(self, split: Split) -> Sequence[str]:
+        """The ids of a split's tasks; each can be given to `reset` as `options={"task": id}`."""
+        raise NotImplementedError
+
+    def expert(self) -> Expert | None:
+        """A policy for one episode that solves most tasks from observations, or None."""
+        return None
+
+    def choose_task(self, seed: int | None, options: dict[str, Any] | None) -> str:
+        """The task that `reset` was asked for: `options["task"]`, else one of the training tasks by the seed."""
+        task = (options or {}).get("task")
+        if task is not None:
+            return str(task)
+        train = self.tasks("train")
+        if not train:
+            raise ValueError(f"{self.name} has no training tasks to choose from; give options={{'task': ...}}")
+        return train[(seed or 0) % len(train)]
+
+    def describe(
+        self,
+        observation: str,
+        *,
+        state: Json,
+        won: bool,
+        task_type: str,
+        score: float | None = None,
+        admissible_actions: Sequence[str] | None = None,
+        action_valid: bool = True,
+        **more: Json,
+    ) -> Info:
+        """The info of a situation, with the anchor that `anchor_mode` asks for."""
+        return {
+            "won": won,
+            "score": (1.0 if won else 0.0) if score is None else score,
+            "task_type": task_type,
+            "admissible_actions": None if admissible_actions is None else tuple(admissible_actions),
+            "action_valid": action_valid,
+            "anchor": state if self.anchor_mode == "state" else observation,
+            **more,
+        }
+
+    def over(self) -> StepResult:
+        """What a step after the end answers."""
+        assert self._over is not None
+        return EPISODE_OVER, 0.0, True, False, {**self._over, "action_valid": False}
+
+
+class NumberedTasks(Sequence[str]):
+    """Ids `split/0`, `split/1`, ... without a list of them in memory."""
+
+    def __init__(self, split: str, count: int) -> None:
+        self.split, self.count = split, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, position: Any) -> Any:
+        if isinstance(position, slice):
+            return [self[k] for k in range(*position.indices(self.count))]
+        if not -self.count <= position < self.count:
+            raise IndexError(position)
+        return f"{self.split}/{position % self.count}"
+
+
+def parse_numbered_task(task: str, env_name: str) -> tuple[Split, int]:
+    """`valid_seen/17` to its parts; ValueError says what a task id looks like."""
+    split, _, number = task.rpartition("/")
+    if split not in SPLITS or not number.isascii() or not number.isdigit():
+        raise ValueError(f"{env_name} has no task {task!r}: ids are SPLIT/NUMBER with SPLIT one of {', '.join(SPLITS)}")
+    return split, int(number)

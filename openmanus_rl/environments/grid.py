@@ -1,0 +1,163 @@
+"""A small grid in text: pick up the key, open the door, reach the goal. For tests and learning checks."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from openmanus_rl.environments.base import NumberedTasks, Split, StepResult, TextEnv, parse_numbered_task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from openmanus_rl.environments.base import AnchorMode, Expert, Info
+
+Cell = tuple[int, int]
+MOVES: dict[str, Cell] = {"north": (-1, 0), "south": (1, 0), "west": (0, -1), "east": (0, 1)}
+
+
+class GridEnv(TextEnv):
+    """A room of `size` x `size` cells, split by a wall with one door; the key is on the agent's side, the goal behind.
+
+    The agent sees its cell and the four beside it. Actions: north, south, west, east, take key, open door.
+    """
+
+    name: ClassVar[str] = "grid"
+
+    def __init__(self, size: int = 5, anchor_mode: AnchorMode = "state", tasks_per_split: int = 1000) -> None:
+        super().__init__(anchor_mode)
+        if not 3 <= size <= 50:
+            raise ValueError(f"size must lie between 3 and 50, got {size}")
+        self.size = size
+        self.tasks_per_split = tasks_per_split
+
+    def tasks(self, split: Split) -> Sequence[str]:
+        """Numbered tasks; each is another room."""
+        return NumberedTasks(split, self.tasks_per_split)
+
+    def expert(self) -> Expert:
+        """Explores what it has not seen, nearest first."""
+        return GridExpert()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
+        """Lay out the room of a task."""
+        super().reset(seed=seed)
+        task = self.choose_task(seed, options)
+        parse_numbered_task(task, self.name)
+        rng = random.Random(f"grid/{self.size}/{task}")
+        self.wall = rng.randrange(1, self.size - 1)
+        near = [(row, column) for row in range(self.size) for column in range(self.wall)]
+        self.door = (rng.randrange(self.size), self.wall)
+        self.agent, self.key = rng.sample(near, 2)
+        self.goal = (rng.randrange(self.size), rng.randrange(self.wall + 1, self.size))
+        self.has_key = self.door_open = False
+        self._over = None
+        observation = f"Find the key, open the door, reach the goal.\n{self._look()}"
+        return observation, self._info(observation, True)
+
+    def step(self, action: str) -> StepResult:
+        """Do it; an impossible action changes nothing."""
+        if self._over is not None:
+            return self.over()
+        action = action.strip()
+        valid = action in self._possible()
+        if valid and action in MOVES:
+            self.agent = _beside(self.agent, action)
+        elif valid and action == "take key":
+            self.has_key = True
+        elif valid:
+            self.door_open = True
+        won = self.agent == self.goal
+        observation = ("" if valid else "Nothing happens. ") + ("You reach the goal." if won else self._look())
+        info = self._info(observation, valid)
+        if won:
+            self._over = info
+        return observation, float(won), won, False, info
+
+    def _possible(self) -> list[str]:
+        actions = [name for name in MOVES if self._passable(_beside(self.agent, name))]
+        if self.agent == self.key and not self.has_key:
+            actions.append("take key")
+        if self.has_key and not self.door_open and self.door in (_beside(self.agent, name) for name in MOVES):
+            actions.append("open door")
+        return actions
+
+    def _passable(self, cell: Cell) -> bool:
+        row, column = cell
+        if not (0 <= row < self.size and 0 <= column < self.size):
+            return False
+        return column != self.wall or (cell == self.door and self.door_open)
+
+    def _look(self) -> str:
+        around = ", ".join(f"{name}: {self._what(_beside(self.agent, name))}" for name in MOVES)
+        here = " There is a key here." if self.agent == self.key and not self.has_key else ""
+        carried = " You carry the key." if self.has_key else ""
+        return f"You are at row {self.agent[0]}, column {self.agent[1]}.{here}{carried} {around}."
+
+    def _what(self, cell: Cell) -> str:
+        if cell == self.door:
+            return "open door" if self.door_open else "closed door"
+        if cell == self.goal:
+            return "goal"
+        if cell == self.key and not self.has_key:
+            return "key"
+        return "floor" if self._passable(cell) else "wall"
+
+    def _info(self, observation: str, valid: bool) -> Info:
+        state = [*self.agent, self.has_key, self.door_open]
+        won = self.agent == self.goal
+        return self.describe(
+            observation, state=state, won=won, task_type="grid", admissible_actions=self._possible(), action_valid=valid
+        )
+
+
+class GridExpert:
+    """Keeps a map of what it has seen, and walks to the nearest thing it needs or the nearest unknown cell."""
+
+    def __init__(self) -> None:
+        self.map: dict[Cell, str] = {}
+
+    def act(self, observation: str, info: Info) -> str:
+        """The next action."""
+        actions = info["admissible_actions"]
+        for urgent in ("take key", "open door"):
+            if urgent in actions:
+                return urgent
+        here = self._remember(observation)
+        for wanted in ("goal", "key", "unknown"):
+            step = self._towards(here, wanted, "carry the key" in observation)
+            if step is not None:
+                return step
+        return str(actions[0])
+
+    def _remember(self, observation: str) -> Cell:
+        words = observation.replace(".", " ").replace(",", " ").split()
+        here = (int(words[words.index("row") + 1]), int(words[words.index("column") + 1]))
+        self.map[here] = "floor"
+        for name in MOVES:
+            self.map[_beside(here, name)] = observation.rpartition(f"{name}: ")[2].partition(",")[0].rstrip(".")
+        return here
+
+    def _towards(self, start: Cell, wanted: str, has_key: bool) -> str | None:
+        """The first step of a shortest way over known cells to the nearest wanted one."""
+        passable = {"floor", "key", "goal", "open door"}
+        queue = deque([(start, "")])
+        seen = {start}
+        while queue:
+            cell, first = queue.popleft()
+            beside_door = has_key and any(self.map.get(_beside(cell, n)) == "closed door" for n in MOVES)
+            if first and (self.map.get(cell, "unknown") == wanted or (wanted == "key" and beside_door)):
+                return first
+            if self.map.get(cell) not in passable:
+                continue
+            for name in MOVES:
+                following = _beside(cell, name)
+                if following not in seen:
+                    seen.add(following)
+                    queue.append((following, first or name))
+        return None
+
+
+def _beside(cell: Cell, direction: str) -> Cell:
+    return cell[0] + MOVES[direction][0], cell[1] + MOVES[direction][1]

@@ -1,0 +1,95 @@
+"""Environments by name: ours, those of installed packages, and classes of your own.
+
+    make_env("alfworld", size="micro")          registered here
+    make_env("my_package.envs:Kitchen")         any class with `reset` and `step`
+
+A package offers environments through the entry point group `openmanus_rl.environments`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from openmanus_rl.environments.base import TextEnv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ENTRY_POINT_GROUP = "openmanus_rl.environments"
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """Where an environment's class is, and what it is about."""
+
+    path: str
+    summary: str
+    aliases: tuple[str, ...] = ()
+
+
+ENVIRONMENTS: dict[str, Registered] = {
+    "alfworld/AlfredTWEnv": Registered(
+        "openmanus_rl.environments.alfworld.env:AlfredTWEnv",
+        "household tasks in text rooms: find, clean, heat, cool, place",
+        ("alfworld",),
+    ),
+    "grid": Registered("openmanus_rl.environments.grid:GridEnv", "find the key, open the door, reach the goal"),
+}
+
+
+def env_names() -> dict[str, Registered]:
+    """Everything that `make_env` knows by name, installed packages' environments included."""
+    found = dict(ENVIRONMENTS)
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        found.setdefault(entry.name, Registered(entry.value, f"from {entry.dist.name if entry.dist else 'a package'}"))
+    return found
+
+
+def make_env(name: str, **options: Any) -> TextEnv:
+    """An environment by name, alias, or `module:Class`; options are its constructor's keyword arguments."""
+    factory = _find(name)
+    signature = inspect.signature(factory)
+    if not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+        unknown = sorted(set(options) - set(signature.parameters))
+        if unknown:
+            known = ", ".join(signature.parameters) or "none"
+            raise ValueError(f"{name} has no option {', '.join(unknown)}; it takes {known}")
+    made = factory(**options)
+    if isinstance(made, TextEnv):
+        return made
+    from openmanus_rl.environments.adapter import AdaptedEnv
+
+    return AdaptedEnv(made, name)
+
+
+def _find(name: str) -> Callable[..., Any]:
+    known = env_names()
+    for full, entry in known.items():
+        if name == full or name in entry.aliases:
+            return _load(entry.path, name)
+    if ":" in name:
+        return _load(name, name)
+    names = [n for full, entry in known.items() for n in (full, *entry.aliases)]
+    close = get_close_matches(name, names, n=1)
+    guess = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}, or module:Class"
+    raise ValueError(f"no environment named {name!r}{guess}")
+
+
+def _load(path: str, name: str) -> Callable[..., Any]:
+    module_name, _, class_name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise ValueError(f"environment {name!r}: no module named {module_name!r}") from None
+        raise
+    factory = getattr(module, class_name, None)
+    if not callable(factory):
+        raise ValueError(f"environment {name!r}: {module_name} has no class {class_name!r}")
+    found: Callable[..., Any] = factory
+    return found
