@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from openmanus_rl import __version__, exits
+from openmanus_rl.cli import env
 from openmanus_rl.trainer import main_ppo
 from openmanus_rl.trainer.main_ppo import ConfigFile, DryRun, Overrides, Recipe
 
@@ -19,6 +20,7 @@ app = typer.Typer(
     add_completion=False,
 )
 config_app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
+app.add_typer(env.app, name="env")
 app.add_typer(config_app, name="config")
 
 

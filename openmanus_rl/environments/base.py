@@ -108,18 +108,18 @@ class TextEnv(gymnasium.Env[str, str]):
 class NumberedTasks(Sequence[str]):
     """Ids `split/0`, `split/1`, ... without a list of them in memory."""
 
-    def __init__(self, split: str, count: int) -> None:
-        self.split, self.count = split, count
+    def __init__(self, split: str, length: int) -> None:
+        self.split, self.length = split, length
 
     def __len__(self) -> int:
-        return self.count
+        return self.length
 
     def __getitem__(self, position: Any) -> Any:
         if isinstance(position, slice):
-            return [self[k] for k in range(*position.indices(self.count))]
-        if not -self.count <= position < self.count:
+            return [self[k] for k in range(*position.indices(self.length))]
+        if not -self.length <= position < self.length:
             raise IndexError(position)
-        return f"{self.split}/{position % self.count}"
+        return f"{self.split}/{position % self.length}"
 
 
 def parse_numbered_task(task: str, env_name: str) -> tuple[Split, int]:

@@ -11,6 +11,7 @@ from openmanus_rl.environments.base import NumberedTasks, Split, StepResult, Tex
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from openmanus_rl.data.json_values import Json
     from openmanus_rl.environments.base import AnchorMode, Expert, Info
 
 Cell = tuple[int, int]
@@ -105,7 +106,7 @@ class GridEnv(TextEnv):
         return "floor" if self._passable(cell) else "wall"
 
     def _info(self, observation: str, valid: bool) -> Info:
-        state = [*self.agent, self.has_key, self.door_open]
+        state: list[Json] = [*self.agent, self.has_key, self.door_open]
         won = self.agent == self.goal
         return self.describe(
             observation, state=state, won=won, task_type="grid", admissible_actions=self._possible(), action_valid=valid

@@ -1,13 +1,17 @@
-"""The rules of ALFWorld on plain Python data: the same texts and the same commands as TextWorld, hundreds of times faster.
+"""The rules of ALFWorld on plain Python data: the same texts and the same commands as TextWorld, hundreds of times
+faster.
 
-Why our own: TextWorld grounds each game with a planner (a second to load), keeps all facts as objects, and re-derives every
+Why our own: TextWorld grounds each game with a planner (a second to load), keeps all facts as objects, and
+re-derives every
 text and every command with a parser at each step (tens of milliseconds). Here a step touches the few sets it changes.
 `tests/environments/alfworld` compares the two command by command.
 
 Details of the reference that a reader would not guess:
 
-- `examine OBJECT` works on a held object only: the rule's other branch has a typing error (`location,`) that empties it.
-- An action that could never change anything is not offered: going to where one is, cleaning what was clean from the start, and
+- `examine OBJECT` works on a held object only: the rule's other branch has a typing error (`location,`) that empties
+  it.
+- An action that could never change anything is not offered: going to where one is, cleaning what was clean from the
+  start, and
   cooling what was cool from the start and can never be heated.
 - "not" in a text's query is a fact of its own. It becomes true when an action makes the opposite false, and is not true
   before that.
@@ -21,7 +25,7 @@ from openmanus_rl.environments.alfworld.game import UNARY
 from openmanus_rl.environments.alfworld.grammar import Literal, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from openmanus_rl.environments.alfworld.game import Game
     from openmanus_rl.environments.alfworld.grammar import Binding
@@ -91,13 +95,13 @@ class Layout:
         for receptacle in game.receptacles:
             self.receptacles_at.setdefault(self.location_of[receptacle], []).append(receptacle)
         accepts = Relation(facts["cancontain"])
-        kind_of = {receptacle: kind for receptacle, kind in facts["receptacletype"]}
+        kind_of: dict[str, str] = dict(facts["receptacletype"])
         self.accepts = {r: accepts.forward.get(kind_of.get(r, ""), set()) for r in game.receptacles}
         self.object_kinds = self.static["objecttype"].forward
         self.knives = {o for o, kind in facts["objecttype"] if kind in ("knifetype", "butterknifetype")}
 
-        def places(kinds: Iterable[str]) -> frozenset[str]:
-            return frozenset(r for r in game.receptacles if kind_of.get(r) in kinds)
+        def places(kinds: Collection[str]) -> frozenset[str]:
+            return frozenset(r for r in game.receptacles if kind_of.get(r, "") in kinds)
 
         cleaners, heaters, coolers = (
             places(game.domain.cleaning_places),
@@ -114,10 +118,11 @@ class Layout:
         )
         self.contents = Relation(facts["inreceptacle"])
         self.object_places = Relation(facts["objectatlocation"])
-        self.go_commands = {r: self._command("gotolocation", r=r, lend=self.location_of[r]) for r in game.receptacles}
+        self.go_commands = {r: self.command("gotolocation", r=r, lend=self.location_of[r]) for r in game.receptacles}
         self.intro = ""
 
-    def _command(self, action: str, **binding: str) -> str:
+    def command(self, action: str, **binding: str) -> str:
+        """The words of an action on these entities."""
         template = self.game.grammar.actions[action].template
         if (
             "[" in template
@@ -230,11 +235,10 @@ class Engine:
     def _list_commands(self) -> dict[str, tuple[str, Binding]]:
         layout, game = self.layout, self.layout.game
         here = layout.receptacles_at.get(self.location, [])
-        command = layout._command
         found: dict[str, tuple[str, Binding]] = {}
 
         def offer(action: str, **binding: str) -> None:
-            found[command(action, **binding)] = (action, binding)
+            found[layout.command(action, **binding)] = (action, binding)
 
         for receptacle, text in layout.go_commands.items():
             location = layout.location_of[receptacle]
@@ -341,7 +345,9 @@ class Engine:
             self.flags["ishot"].discard(item)
 
     def milestones(self) -> int:
-        """How many steps towards the goal are done: a target was taken, was treated, is in its place; the lamp is on."""
+        """How many steps towards the goal are done: a target was taken, was treated, is in its place; the lamp is
+        on.
+        """
         game, done = self.layout.game, 0
         atoms = [atom for group in game.goal for atom in group]
         kinds = {atom[2] for atom in atoms if atom[0] == "objecttype"}
@@ -357,7 +363,9 @@ class Engine:
         return done
 
     def state_key(self) -> str:
-        """The exact state, as a text: equal for two play-throughs of a game if and only if nothing could tell them apart."""
+        """The exact state, as a text: equal for two play-throughs of a game if and only if nothing could tell them
+        apart.
+        """
         names = self.layout.game.names
         parts = [self.location, self.holding or ""]
         for kind, members in self.flags.items():

@@ -1,8 +1,10 @@
 """Games for where no dataset is: rooms with plausible furniture, things in likely places, a task that can be solved.
 
-A game is named by its split and a number, and everything about it follows from that name and the seed: the same name is the
+A game is named by its split and a number, and everything about it follows from that name and the seed: the same name
+is the
 same game, on any machine. Rooms are numbered as in the dataset: 7 to 30 are for training and `valid_seen`, 1 to 6 for
-`valid_unseen`. Which objects are to be brought where is disjoint too: a pair that `valid_unseen` asks for is never asked
+`valid_unseen`. Which objects are to be brought where is disjoint too: a pair that `valid_unseen` asks for is never
+asked
 for in training.
 """
 
@@ -77,7 +79,9 @@ def generate(name: str, split: Split, size: Size = "full", seed: int = 0) -> Blu
 
 
 def is_held_out(target: str, destination: str) -> bool:
-    """Whether bringing this kind of object to this kind of receptacle is asked for in valid_unseen only (a fifth of pairs)."""
+    """Whether bringing this kind of object to this kind of receptacle is asked for in valid_unseen only (a fifth
+    of pairs).
+    """
     return hashlib.sha256(f"{target}->{destination}".encode()).digest()[0] % 5 == 0
 
 

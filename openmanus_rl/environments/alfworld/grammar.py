@@ -164,7 +164,9 @@ _ATOM = re.compile(r"\s*(\w+)\(([^()]*)\)\s*")
 
 
 def read_grammar(text: str) -> tuple[Grammar, str]:
-    """The grammar of a game file, and its task ("put two newspaper in drawer."), which is all that differs between games."""
+    """The grammar of a game file, and its task ("put two newspaper in drawer."), which is all that differs between
+    games.
+    """
     found = _TASK.search(text)
     if found is None:
         raise ValueError("the game's grammar has no task")
@@ -216,7 +218,9 @@ def _symbols(text: str) -> tuple[Symbol, ...]:
 
 
 def _expression(text: str) -> Rule | Attributes:
-    """`#rule#`, or a sum of attributes and quoted texts; of `a.name or a.id` the first is meant, every entity has a name."""
+    """`#rule#`, or a sum of attributes and quoted texts; of `a.name or a.id` the first is meant, every entity has
+    a name.
+    """
     if text.startswith("#"):
         return Rule(text.strip("#"))
     parts: list[tuple[str, str]] = []

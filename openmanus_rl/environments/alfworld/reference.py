@@ -1,11 +1,13 @@
 """The reference engine (the `alfworld` and `textworld` packages) behind the same interface, one process per game.
 
-TextWorld's parser is global, it overwrites `sys.argv`, and it ends the process on bad PDDL: it gets a process of its own, which
+TextWorld's parser is global, it overwrites `sys.argv`, and it ends the process on bad PDDL: it gets a process of its
+own, which
 is not daemonic (there it deadlocks) and is asked over a pipe with a time limit.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +36,9 @@ def _serve(pipe: Connection, game: Any) -> None:
             state, _, _ = env.step(command)
     except ImportError:
         pipe.send(("error", "engine=textworld needs an extra: pip install 'openmanus-rl[alfworld]'", [], False))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - reported to the parent, which raises
+    except (Exception, SystemExit) as error:
         pipe.send(("error", f"the reference engine failed: {type(error).__name__}: {error}", [], False))
+        raise
 
 
 class ReferencePlayer:
@@ -71,10 +74,8 @@ class ReferencePlayer:
 
     def close(self) -> None:
         """End the process."""
-        try:
+        with contextlib.suppress(OSError):  # it may have ended by itself
             self._pipe.send(None)
-        except OSError:
-            pass  # it has ended by itself
         self._process.join(timeout=5)
         if self._process.is_alive():
             self._process.terminate()

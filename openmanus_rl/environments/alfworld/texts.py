@@ -23,23 +23,30 @@ def _rule(name: str, *productions: tuple[str, str]) -> str:
     return f'        "{name}": [{", ".join(entries)}]'
 
 
+_INSIDE = "[{o2.indefinite + ' ' + o2.name | inreceptacleobject(o2:object, o:object)}]"
+_CONDITIONS = {
+    "isclean ishot issliced": "hot and clean sliced",
+    "isclean iscool issliced": "cool and clean sliced",
+    "isclean issliced": "clean sliced",
+    "ishot issliced": "hot sliced",
+    "iscool issliced": "cool sliced",
+    "isclean ishot": "hot and clean",
+    "isclean iscool": "cool and clean",
+    "ishot": "hot",
+    "isclean": "clean",
+    "iscool": "cold",
+}
 _EXAMINED = [
-    ("isreceptacleobject(o:object)",
-     "This is a normal {o.name}. In it, you see [{o2.indefinite + ' ' + o2.name | inreceptacleobject(o2:object, o:object)}]."),
+    ("isreceptacleobject(o:object)", f"This is a normal {{o.name}}. In it, you see {_INSIDE}."),
     *[
-        (" & ".join(f"{state}(o:object)" for state in states), f"This is a {words} {{o.name}}.")
-        for states, words in [
-            (("isclean", "ishot", "issliced"), "hot and clean sliced"), (("isclean", "iscool", "issliced"), "cool and clean sliced"),
-            (("isclean", "issliced"), "clean sliced"), (("ishot", "issliced"), "hot sliced"), (("iscool", "issliced"), "cool sliced"),
-            (("isclean", "ishot"), "hot and clean"), (("isclean", "iscool"), "cool and clean"),
-            (("ishot",), "hot"), (("isclean",), "clean"), (("iscool",), "cold"),
-        ]
+        (" & ".join(f"{state}(o:object)" for state in states.split()), f"This is a {words} {{o.name}}.")
+        for states, words in _CONDITIONS.items()
     ],
     ("toggleable(o:object) & istoggled(o:object)", "This {o.name} is on."),
     ("toggleable(o:object) & not_istoggled(o:object)", "This {o.name} is off."),
     ("sliceable(o:object) & issliced(o:object)", "This is a sliced {o.name}."),
     ("", "There's nothing special about {o.name}."),
-]  # fmt: skip
+]
 
 _RULES = [
     _rule("intro", ("", r"-= Welcome to TextWorld, ALFRED! =-\n\n#look.feedback#\n\n#task#")),

@@ -1,0 +1,69 @@
+"""`openmanus-rl env`: list environments, and check that one keeps the contract."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from openmanus_rl import exits
+
+app = typer.Typer(help="Look at environments.", no_args_is_help=True)
+
+Options = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options, such as size=micro.")]
+
+
+def parse_options(words: list[str] | None) -> dict[str, object]:
+    """`size=micro seed=3` as keyword arguments; values are read as YAML scalars."""
+    from openmanus_rl.config.problems import ConfigError
+    from openmanus_rl.config.sources import read_overrides
+
+    settings, problems = read_overrides([f"env.options.{word}" for word in words or ()])
+    if problems:
+        raise ConfigError(problems)
+    return {setting.path[2]: setting.value for setting in settings}
+
+
+@app.command("list")
+def list_environments() -> None:
+    """List the environments, one line each."""
+    from openmanus_rl.environments.registry import env_names
+
+    entries = env_names()
+    width = max(len(name) for name in entries)
+    for name, entry in entries.items():
+        aliases = f" (also: {', '.join(entry.aliases)})" if entry.aliases else ""
+        print(f"{name:<{width}}  {entry.summary}{aliases}")
+
+
+@app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="A name, an alias, or module:Class.")],
+    options: Options = None,
+    episodes: Annotated[int, typer.Option(min=10, help="Episodes of the memory check.")] = 1000,
+) -> None:
+    """Check that an environment keeps the contract; exits with 1 if it does not."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from openmanus_rl.config.problems import ConfigError, Problem
+    from openmanus_rl.environments.checker import check_env
+    from openmanus_rl.environments.registry import make_env
+
+    sys.path.insert(0, "")  # module:Class is looked for where the user is
+    keywords = parse_options(options)
+    try:
+        make_env(name, **keywords).close()
+    except (ValueError, TypeError) as error:
+        raise ConfigError([Problem(str(error))]) from None
+    console = Console(highlight=False)
+    with console.status(f"checking {name}"):
+        results = check_env(name, episodes, **keywords)
+    table = Table(title=f"{name} {' '.join(options or ())}".strip(), title_justify="left", show_header=False, box=None)
+    colours = {"pass": "green", "fail": "red", "info": "blue"}
+    for result in results:
+        table.add_row(f"[{colours[result.status]}]{result.status}[/]", result.name, result.detail)
+    console.print(table)
+    failed = sum(result.status == "fail" for result in results)
+    console.print(f"{failed} of {len(results)} checks failed" if failed else "all checks passed")
+    if failed:
+        raise SystemExit(exits.FAILED)
