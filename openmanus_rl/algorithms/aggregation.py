@@ -26,6 +26,8 @@ def agg_loss(
       not divided by length this is the unbiased policy gradient (Dr.GRPO).
     - `seq-mean-token-mean`: each sequence's mean, summed / n_sequences. Every sequence weighs the same (GRPO, GSPO).
 
+    Masked losses are left out, but the gradient through one that is NaN is NaN: compute losses from selected inputs.
+
     The denominators default to what these rows hold: their action tokens, and their sequences with at least one. Give
     those of the whole batch when the rows are a part of it: then the parts' losses, and their gradients, add up to the
     whole batch's, however it was cut.

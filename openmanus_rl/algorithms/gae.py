@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from openmanus_rl.algorithms.groups import as_float
 from openmanus_rl.algorithms.masked import masked_whiten
 from openmanus_rl.algorithms.scan import action_tokens_by_episode, discounted_suffix_sums
 
@@ -46,6 +47,8 @@ def compute_gae_advantage_return(
     (tensor([[3.5000, 0.0000, 1.5000]]), tensor([[4., 0., 3.]]))
     """
     mask = response_mask.bool()
+    dtype = torch.promote_types(as_float(token_level_rewards).dtype, values.dtype)
+    token_level_rewards, values = token_level_rewards.to(dtype), values.to(dtype)
     place, episode_K = action_tokens_by_episode(mask, traj_index)
     reward_K, value_K = token_level_rewards[place], values[place]
     next_value_K = torch.zeros_like(value_K)

@@ -12,14 +12,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from rapidfuzz import fuzz
 
-from openmanus_rl.algorithms.groups import first_rows, group_codes, group_statistics, normalised_scores
+from openmanus_rl.algorithms.groups import (
+    as_float,
+    episode_codes,
+    first_rows,
+    group_codes,
+    group_statistics,
+    normalised_scores,
+    row_codes,
+)
 from openmanus_rl.algorithms.grpo import spread
 from openmanus_rl.algorithms.masked import masked_sum
 from openmanus_rl.algorithms.scan import discounted_suffix_sums
 from openmanus_rl.data.anchors import anchor_key
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -66,7 +74,7 @@ def compute_gigpo_outcome_advantage(
     tensor([[ 1.],
             [-1.]])
     """
-    scores = masked_sum(token_level_rewards, response_mask, dim=-1)
+    scores = masked_sum(as_float(token_level_rewards), response_mask, dim=-1)
     relative = gigpo_row_advantages(
         scores, step_rewards, anchor_obs, index, traj_index, epsilon, step_advantage_w, mode, similarity_threshold,
         per_trajectory,
@@ -90,15 +98,15 @@ def gigpo_row_advantages(
 ) -> Tensor:
     """The advantage of each row, (N,), before it is put on tokens; `scores` (N,) are the episodes' scores."""
     by_std = _by_std(mode)
-    _same_length(len(scores), step_rewards=step_rewards, anchor_obs=anchor_obs, index=index, traj_index=traj_index)
-    task = group_codes(index)
-    counted = _once_per_trajectory(task, traj_index) if per_trajectory else None
-    device = scores.device
-    episode = normalised_scores(
-        scores, task.to(device), by_std, epsilon, None if counted is None else counted.to(device)
-    )
+    rows, device = len(scores), scores.device
+    for name, column in (("step_rewards", step_rewards), ("anchor_obs", anchor_obs)):
+        if len(column) != rows:
+            raise ValueError(f"{name} has {len(column)} entries for {rows} rows")
+    task = row_codes("index", index, rows, device)
+    counted = first_rows(episode_codes(task, traj_index)) if per_trajectory else None
+    episode = normalised_scores(as_float(scores), task, by_std, epsilon, counted)
     step_group = build_step_group(anchor_obs, task, similarity_threshold).to(device)
-    return episode + step_advantage_w * _step_scores(step_rewards, step_group, by_std, epsilon).to(scores.dtype)
+    return episode + step_advantage_w * _step_scores(step_rewards, step_group, by_std, epsilon).to(episode.dtype)
 
 
 @torch.no_grad()
@@ -117,10 +125,10 @@ def episode_norm_reward(
     `per_trajectory=True` counts each trajectory once, as the paper's equation 3 does. A group of one keeps its raw
     score.
     """
-    scores = masked_sum(token_level_rewards, response_mask, dim=-1)
-    task = group_codes(index)
-    counted = _once_per_trajectory(task, traj_index).to(scores.device) if per_trajectory else None
-    return spread(normalised_scores(scores, task.to(scores.device), _by_std(mode), epsilon, counted), response_mask)
+    scores = masked_sum(as_float(token_level_rewards), response_mask, dim=-1)
+    task = row_codes("index", index, len(scores), scores.device)
+    counted = first_rows(episode_codes(task, traj_index)) if per_trajectory else None
+    return spread(normalised_scores(scores, task, _by_std(mode), epsilon, counted), response_mask)
 
 
 @torch.no_grad()
@@ -132,7 +140,7 @@ def step_norm_reward(
     mode: GigpoMode = "mean_norm",
 ) -> Tensor:
     """The step term, (N, T): each step's return relative to the steps of its group; 0 for a group of one."""
-    codes = group_codes(step_group).to(step_rewards.device)
+    codes = row_codes("step_group", step_group, len(step_rewards), step_rewards.device)
     return spread(_step_scores(step_rewards, codes, _by_std(mode), epsilon), response_mask)
 
 
@@ -140,12 +148,13 @@ def step_norm_reward(
 def compute_step_discounted_returns(step_rewards: Tensor, traj_index: Labels, gamma: float) -> Tensor:
     """return[i] = step_rewards[i] + gamma * return[next step of the same trajectory], (N,).
 
-    A trajectory's rows are in the order of its steps; rows of different trajectories may be interleaved.
+    A trajectory's rows are in the order of its steps; rows of different trajectories may be interleaved, and their
+    names must differ.
 
     >>> compute_step_discounted_returns(torch.tensor([0.0, 0.0, 8.0, 1.0]), ["a", "b", "a", "b"], gamma=0.5)
     tensor([4.0000, 0.5000, 8.0000, 1.0000])
     """
-    codes = group_codes(traj_index).to(step_rewards.device)
+    codes = row_codes("traj_index", traj_index, len(step_rewards), step_rewards.device)
     order = torch.argsort(codes, stable=True)
     returns = torch.empty_like(step_rewards)
     returns[order] = discounted_suffix_sums(step_rewards[order], codes[order], gamma)
@@ -157,6 +166,8 @@ def build_step_group(
 ) -> Tensor:
     """One code per row, (N,), equal for steps of the same task group with equal anchors.
 
+    None is no anchor: such a step is compared with nothing.
+
     With `similarity_threshold` in (0, 1], a text joins the first earlier group of its task whose first text is at
     least that similar: 2 * LCS(a, b) / (len(a) + len(b)), LCS being the longest common subsequence. Distinct texts
     are compared with each other, so this costs their number squared, per task; equality costs one look-up a row.
@@ -164,7 +175,7 @@ def build_step_group(
     >>> build_step_group(["door", "hall", "door", "door"], index=[0, 0, 0, 1])
     tensor([0, 1, 0, 2])
     """
-    keys = [anchor_key(anchor) for anchor in anchor_obs]
+    keys = [("no anchor", row) if anchor is None else anchor_key(anchor) for row, anchor in enumerate(anchor_obs)]
     tasks = group_codes(index).tolist()
     if similarity_threshold is not None:
         if not 0.0 < similarity_threshold <= 1.0:
@@ -181,7 +192,8 @@ def _merge_similar(keys: list[Hashable], tasks: list[int], threshold: float) -> 
         if not isinstance(key, str) or (task, key) in leader:
             continue
         known = leaders.setdefault(task, [])
-        similar = (text for text in known if fuzz.ratio(text, key, score_cutoff=100 * threshold) > 0)
+        # A hair below, so that a similarity of exactly the threshold counts whatever its rounding.
+        similar = (text for text in known if fuzz.ratio(text, key, score_cutoff=100 * threshold - 1e-9) > 0)
         found = next(similar, None)
         leader[task, key] = key if found is None else found
         if found is None:
@@ -192,20 +204,11 @@ def _merge_similar(keys: list[Hashable], tasks: list[int], threshold: float) -> 
 def _step_scores(step_rewards: Tensor, codes: Tensor, by_std: bool, epsilon: float) -> Tensor:
     mean, std, _ = group_statistics(step_rewards, codes)
     centred = step_rewards.double() - mean  # exactly 0 in a group of one
-    return (centred / (std + epsilon) if by_std else centred).to(step_rewards.dtype)
-
-
-def _once_per_trajectory(task: Tensor, traj_index: Labels) -> Tensor:
-    return first_rows(group_codes(list(zip(task.tolist(), group_codes(traj_index).tolist(), strict=True))))
+    scale = std + epsilon
+    return (centred / torch.where(scale == 0.0, 1.0, scale) if by_std else centred).to(as_float(step_rewards).dtype)
 
 
 def _by_std(mode: str) -> bool:
     if mode not in ("mean_norm", "mean_std_norm"):
         raise ValueError(f"mode must be mean_norm or mean_std_norm, got {mode!r}")
     return mode == "mean_std_norm"
-
-
-def _same_length(rows: int, **columns: Iterable[Any]) -> None:
-    for name, column in columns.items():
-        if (length := len(column)) != rows:  # type: ignore[arg-type]
-            raise ValueError(f"{name} has {length} entries for {rows} rows")

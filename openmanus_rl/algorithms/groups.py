@@ -27,7 +27,21 @@ def group_codes(labels: Labels) -> Tensor:
     if isinstance(labels, np.ndarray):
         labels = labels.tolist()
     seen: dict[Any, int] = {}
-    return torch.tensor([seen.setdefault(label, len(seen)) for label in labels], dtype=torch.long)
+    # A tensor hashes by identity: two equal ones in a list would be two groups.
+    plain = (label.item() if isinstance(label, torch.Tensor) else label for label in labels)
+    return torch.tensor([seen.setdefault(label, len(seen)) for label in plain], dtype=torch.long)
+
+
+def row_codes(name: str, labels: Labels, rows: int, device: torch.device) -> Tensor:
+    """`group_codes`, checked to have one label for each of the rows."""
+    if len(labels) != rows:
+        raise ValueError(f"{name} has {len(labels)} entries for {rows} rows")
+    return group_codes(labels).to(device)
+
+
+def as_float(values: Tensor) -> Tensor:
+    """The values as floating-point numbers: rewards may come as integers, advantages are not."""
+    return values if values.is_floating_point() else values.float()
 
 
 def first_rows(codes: Tensor) -> Tensor:
@@ -38,14 +52,20 @@ def first_rows(codes: Tensor) -> Tensor:
     return first[codes] == positions
 
 
-def episode_scores(row_scores: Tensor, traj_index: Labels | None) -> tuple[Tensor, Tensor | None]:
+def episode_codes(group: Tensor, traj_index: Labels) -> Tensor:
+    """One code per episode: a trajectory's name need only be unique in its group."""
+    trajectory = row_codes("traj_index", traj_index, len(group), group.device)
+    return group_codes(group * (int(trajectory.max()) + 1 if len(trajectory) else 1) + trajectory)
+
+
+def episode_scores(row_scores: Tensor, group: Tensor, traj_index: Labels | None) -> tuple[Tensor, Tensor | None]:
     """Each row's episode score, (N,), and which rows to count so that every episode counts once.
 
     Without `traj_index` every row is an episode of its own, and all rows count (None).
     """
     if traj_index is None:
         return row_scores, None
-    codes = group_codes(traj_index).to(row_scores.device)
+    codes = episode_codes(group, traj_index)
     totals = row_scores.new_zeros(int(codes.max()) + 1 if len(codes) else 0).index_add(0, codes, row_scores)
     return totals[codes], first_rows(codes)
 
@@ -79,5 +99,6 @@ def normalised_scores(
     mean = torch.where(alone, 0.0, mean)
     centred = scores.double() - mean
     if by_std:
-        centred = centred / torch.where(alone, 1.0, std + epsilon)
+        scale = std + epsilon
+        centred = centred / torch.where(alone | (scale == 0.0), 1.0, scale)
     return centred.to(scores.dtype)

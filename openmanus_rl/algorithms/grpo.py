@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from openmanus_rl.algorithms.groups import episode_scores, group_codes, normalised_scores
+from openmanus_rl.algorithms.groups import as_float, episode_scores, normalised_scores, row_codes
 from openmanus_rl.algorithms.masked import masked_sum, zero_masked
 
 if TYPE_CHECKING:
@@ -44,8 +44,9 @@ def compute_grpo_outcome_advantage(
             [ 0.,  0.],
             [ 1.,  1.]])
     """
-    scores, counted = episode_scores(masked_sum(token_level_rewards, response_mask, dim=-1), traj_index)
-    codes = group_codes(index).to(scores.device)
+    row_scores = masked_sum(as_float(token_level_rewards), response_mask, dim=-1)
+    codes = row_codes("index", index, len(row_scores), row_scores.device)
+    scores, counted = episode_scores(row_scores, codes, traj_index)
     advantages = spread(normalised_scores(scores, codes, norm_by_std, epsilon, counted), response_mask)
     return advantages, advantages
 

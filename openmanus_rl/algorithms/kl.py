@@ -27,8 +27,8 @@ MAX_LOW_VAR_KL = 10.0
 def kl_penalty(logprob: Tensor, ref_logprob: Tensor, kind: KlKind) -> Tensor:
     """The KL estimate of each token, same shape as the inputs.
 
-    `low_var_kl` is bounded to 10, as in verl. As a loss, `kl` and `abs` do not pull towards the reference: the
-    expected gradient of `kl` is zero. Use `low_var_kl` or `mse` there.
+    `low_var_kl` is bounded to 10, as in verl. As a loss, `kl` does not pull towards the reference: its expected
+    gradient is zero. Use `low_var_kl` or `mse` there.
 
     Log-probs -1 and reference -2 (d = 1): kl 1, mse 0.5, low_var_kl exp(-1) - 1 + 1 = 0.3679.
 
@@ -80,12 +80,16 @@ class AdaptiveKLController:
     def update(self, current_kl: float, n_steps: int) -> None:
         """Move the coefficient after a step in which `n_steps` samples showed `current_kl`."""
         error = min(max(current_kl / self.target - 1, -0.2), 0.2)
-        # Never below zero, however many samples a step has: a negative coefficient would reward divergence.
-        self.value *= max(1 + error * n_steps / self.horizon, 0.0)
+        # However many samples a step has: a negative coefficient would reward divergence, and 0 would stay 0 for ever.
+        self.value *= max(1 + error * n_steps / self.horizon, 0.1)
 
 
 def make_kl_controller(
     kind: Literal["fixed", "adaptive"], kl_coef: float, target_kl: float, horizon: float
 ) -> FixedKLController | AdaptiveKLController:
     """The controller that `algorithm.kl_ctrl` names."""
-    return FixedKLController(kl_coef) if kind == "fixed" else AdaptiveKLController(kl_coef, target_kl, horizon)
+    if kind == "fixed":
+        return FixedKLController(kl_coef)
+    if kind == "adaptive":
+        return AdaptiveKLController(kl_coef, target_kl, horizon)
+    raise ValueError(f"kind must be fixed or adaptive, got {kind!r}")

@@ -22,7 +22,9 @@ def zero_masked(values: Tensor, mask: Tensor) -> Tensor:
 def masked_sum(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
     """Sum over the set positions, of everything or along one dimension."""
     kept = zero_masked(values, mask)
-    return kept.sum() if dim is None else kept.sum(dim)
+    # Half precision overflows at 65,504, which a batch's sum soon reaches.
+    dtype = torch.float32 if kept.dtype in (torch.float16, torch.bfloat16) else None
+    return kept.sum(dtype=dtype) if dim is None else kept.sum(dim, dtype=dtype)
 
 
 def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
@@ -42,12 +44,17 @@ def masked_var(values: Tensor, mask: Tensor, unbiased: bool = True) -> Tensor:
     tensor(2.)
     """
     count = mask.bool().sum()
-    centred = values - masked_mean(values, mask)
+    chosen = zero_masked(values, mask)
+    centred = chosen - masked_mean(chosen, mask)
     return masked_sum(centred**2, mask) / (count - int(unbiased)).clamp(min=1)
 
 
 def masked_whiten(values: Tensor, mask: Tensor, shift_mean: bool = True, epsilon: float = 1e-8) -> Tensor:
-    """Scale the set positions to mean 0 and variance 1 (keeping the mean if not `shift_mean`); others become 0."""
-    mean, variance = masked_mean(values, mask), masked_var(values, mask)
-    whitened = (values - mean) * torch.rsqrt(variance + epsilon)
-    return zero_masked(whitened if shift_mean else whitened + mean, mask)
+    """Scale the set positions to mean 0 and variance 1 (keeping the mean if not `shift_mean`); others become 0.
+
+    Computed in double precision: values that are all equal become exactly 0, not rounding blown up to look like signal.
+    """
+    chosen = zero_masked(values, mask).double()
+    mean, variance = masked_mean(chosen, mask), masked_var(chosen, mask)
+    whitened = (chosen - mean) * torch.rsqrt(variance + epsilon)
+    return zero_masked(whitened if shift_mean else whitened + mean, mask).to(values.dtype)

@@ -10,7 +10,7 @@ import torch
 from openmanus_rl.algorithms.aggregation import LossAgg, agg_loss
 from openmanus_rl.algorithms.kl import MAX_LOG_RATIO
 from openmanus_rl.algorithms.masked import masked_mean, zero_masked
-from openmanus_rl.algorithms.rollout_correction import RolloutCorrection, rollout_weights
+from openmanus_rl.algorithms.rollout_correction import RolloutCorrection, weights_and_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,14 +76,18 @@ def compute_policy_loss(
         clip=(1.0 - clip_low, 1.0 + clip_high),
         clip_c=clip_c,
     )
-    loss, ratio = POLICY_LOSSES[loss_mode](tokens)
-    metrics = _metrics(tokens, ratio.detach(), n_tokens)
+    surrogate = POLICY_LOSSES[loss_mode](tokens)
+    loss = surrogate.loss
+    metrics = _metrics(tokens, surrogate, n_tokens)
     if rollout_correction != "none":
         if rollout_log_prob is None:
             raise ValueError(f"rollout_correction={rollout_correction!r} needs rollout_log_prob")
-        weights = rollout_weights(old_log_prob, rollout_log_prob, mask, rollout_correction, rollout_correction_cap)
+        weights, changed = weights_and_changes(
+            old_log_prob, rollout_log_prob, mask, rollout_correction, rollout_correction_cap
+        )
         loss = loss * weights
-        metrics |= _correction_metrics(weights, old_log_prob - rollout_log_prob, mask, n_tokens)
+        metrics["rollout_weight_mean"] = float(agg_loss(weights, mask, n_tokens=n_tokens))
+        metrics["rollout_weight_capped"] = float(agg_loss(changed.to(weights.dtype), mask, n_tokens=n_tokens))
     return agg_loss(loss, mask, loss_agg, n_tokens, n_sequences), metrics
 
 
@@ -99,36 +103,50 @@ class _Tokens:
     clip_c: float | None
 
 
-def _ppo_clip(tokens: _Tokens) -> tuple[Tensor, Tensor]:
-    ratio = tokens.log_ratio.exp()
-    return _clipped(ratio, tokens), ratio
+@dataclass(frozen=True, slots=True)
+class _Surrogate:
+    """The loss of each token, the ratio it is made of, and where a clip took effect; all (N, T)."""
+
+    loss: Tensor
+    ratio: Tensor
+    clipped_high: Tensor
+    clipped_low: Tensor
+    clipped_dual: Tensor
 
 
-def _reinforce(tokens: _Tokens) -> tuple[Tensor, Tensor]:
-    return -tokens.advantages * tokens.log_prob, tokens.log_ratio.exp()
+def _ppo_clip(tokens: _Tokens) -> _Surrogate:
+    return _clipped(tokens.log_ratio.exp(), tokens)
 
 
-def _gspo(tokens: _Tokens) -> tuple[Tensor, Tensor]:
+def _reinforce(tokens: _Tokens) -> _Surrogate:
+    never = torch.zeros_like(tokens.mask)
+    return _Surrogate(-tokens.advantages * tokens.log_prob, tokens.log_ratio.exp(), never, never, never)
+
+
+def _gspo(tokens: _Tokens) -> _Surrogate:
     sequence = masked_mean(tokens.log_ratio, tokens.mask, dim=-1).unsqueeze(-1)
     # The value is the sequence's ratio; the gradient runs through this token's own log-prob.
-    ratio = (sequence.detach() + tokens.log_prob - tokens.log_prob.detach()).exp()
-    return _clipped(ratio, tokens), ratio
+    return _clipped((sequence.detach() + tokens.log_prob - tokens.log_prob.detach()).exp(), tokens)
 
 
-def _cispo(tokens: _Tokens) -> tuple[Tensor, Tensor]:
+def _cispo(tokens: _Tokens) -> _Surrogate:
     ratio = tokens.log_ratio.exp().detach()
-    return -ratio.clamp(*tokens.clip) * tokens.advantages * tokens.log_prob, ratio
+    low, high = tokens.clip
+    loss = -ratio.clamp(low, high) * tokens.advantages * tokens.log_prob
+    return _Surrogate(loss, ratio, ratio > high, ratio < low, torch.zeros_like(tokens.mask))
 
 
-def _clipped(ratio: Tensor, tokens: _Tokens) -> Tensor:
-    advantages = tokens.advantages
-    loss = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(*tokens.clip))
+def _clipped(ratio: Tensor, tokens: _Tokens) -> _Surrogate:
+    advantages, (low, high) = tokens.advantages, tokens.clip
+    loss = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(low, high))
+    clipped_dual = torch.zeros_like(tokens.mask)
     if tokens.clip_c is not None:
+        clipped_dual = (advantages < 0) & (ratio > tokens.clip_c)
         loss = torch.where(advantages < 0, torch.minimum(loss, -advantages * tokens.clip_c), loss)
-    return loss
+    return _Surrogate(loss, ratio, (ratio > high) & (advantages > 0), (ratio < low) & (advantages < 0), clipped_dual)
 
 
-POLICY_LOSSES: dict[str, Callable[[_Tokens], tuple[Tensor, Tensor]]] = {
+POLICY_LOSSES: dict[str, Callable[[_Tokens], _Surrogate]] = {
     "ppo_clip": _ppo_clip,
     "reinforce": _reinforce,
     "gspo": _gspo,
@@ -137,37 +155,21 @@ POLICY_LOSSES: dict[str, Callable[[_Tokens], tuple[Tensor, Tensor]]] = {
 
 
 @torch.no_grad()
-def _metrics(tokens: _Tokens, ratio: Tensor, n_tokens: float | Tensor | None) -> dict[str, float]:
-    low, high = tokens.clip
-    mask, advantages, log_ratio = tokens.mask, tokens.advantages, tokens.log_ratio
+def _metrics(tokens: _Tokens, surrogate: _Surrogate, n_tokens: float | Tensor | None) -> dict[str, float]:
+    mask, log_ratio, ratio = tokens.mask, tokens.log_ratio, surrogate.ratio
 
     def share(values: Tensor) -> float:
-        return float(agg_loss(values.to(advantages.dtype), mask, n_tokens=n_tokens))
+        return float(agg_loss(values.to(ratio.dtype), mask, n_tokens=n_tokens))
 
-    clipped_high = (ratio > high) & (advantages > 0)
-    clipped_low = (ratio < low) & (advantages < 0)
     kept = ratio[mask]
-    metrics = {
-        "clip_frac": share(clipped_high | clipped_low),
-        "clip_frac_high": share(clipped_high),
-        "clip_frac_low": share(clipped_low),
+    return {
+        "clip_frac": share(surrogate.clipped_high | surrogate.clipped_low),
+        "clip_frac_high": share(surrogate.clipped_high),
+        "clip_frac_low": share(surrogate.clipped_low),
+        "clip_frac_dual": share(surrogate.clipped_dual),
         "ppo_kl": share(-log_ratio),
         "approx_kl": share(log_ratio.exp() - 1 - log_ratio),
         "ratio_mean": share(ratio),
         "ratio_max": float(kept.max()) if len(kept) else 1.0,
         "ratio_min": float(kept.min()) if len(kept) else 1.0,
-    }
-    if tokens.clip_c is not None:
-        metrics["clip_frac_dual"] = share((ratio > tokens.clip_c) & (advantages < 0))
-    return metrics
-
-
-@torch.no_grad()
-def _correction_metrics(
-    weights: Tensor, gap: Tensor, mask: Tensor, n_tokens: float | Tensor | None
-) -> dict[str, float]:
-    altered = (zero_masked(gap, mask).exp() - weights).abs() > 1e-6
-    return {
-        "rollout_weight_mean": float(agg_loss(weights, mask, n_tokens=n_tokens)),
-        "rollout_weight_capped": float(agg_loss(altered.to(weights.dtype), mask, n_tokens=n_tokens)),
     }

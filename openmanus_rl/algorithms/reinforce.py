@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from openmanus_rl.algorithms.groups import as_float
 from openmanus_rl.algorithms.masked import masked_whiten
 from openmanus_rl.algorithms.scan import action_tokens_by_episode, discounted_suffix_sums
 
@@ -36,6 +37,7 @@ def compute_reinforce_plus_plus_outcome_advantage(
     tensor([[1., 2., 0., 4.]])
     """
     mask = response_mask.bool()
+    token_level_rewards = as_float(token_level_rewards)
     returns = torch.zeros_like(token_level_rewards)
     place, episode_K = action_tokens_by_episode(mask, traj_index)
     returns[place] = discounted_suffix_sums(token_level_rewards[place], episode_K, gamma)

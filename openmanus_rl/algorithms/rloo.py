@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from openmanus_rl.algorithms.groups import episode_scores, group_codes, group_statistics
+from openmanus_rl.algorithms.groups import as_float, episode_scores, group_statistics, row_codes
 from openmanus_rl.algorithms.grpo import spread
 from openmanus_rl.algorithms.masked import masked_sum
 
@@ -36,8 +36,9 @@ def compute_rloo_outcome_advantage(
     >>> compute_rloo_outcome_advantage(rewards, mask, [7, 7, 7])[0].flatten()
     tensor([-1.5000,  0.0000,  1.5000])
     """
-    scores, counted = episode_scores(masked_sum(token_level_rewards, response_mask, dim=-1), traj_index)
-    codes = group_codes(index).to(scores.device)
+    row_scores = masked_sum(as_float(token_level_rewards), response_mask, dim=-1)
+    codes = row_codes("index", index, len(row_scores), row_scores.device)
+    scores, counted = episode_scores(row_scores, codes, traj_index)
     mean, _, size = group_statistics(scores, codes, counted)
     relative = (scores.double() - mean) * size / (size - 1).clamp(min=1)
     relative = torch.where(size < 2, scores.double(), relative).to(scores.dtype)

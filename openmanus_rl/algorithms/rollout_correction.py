@@ -46,18 +46,36 @@ def rollout_weights(
     >>> [rollout_weights(old, rollout, torch.ones(1, 2), kind).tolist() for kind in ("tis_token", "icepop")]
     [[[2.0, 1.0]], [[0.0, 1.0]]]
     """
+    return weights_and_changes(old_log_prob, rollout_log_prob, response_mask, kind, cap, floor)[0]
+
+
+@torch.no_grad()
+def weights_and_changes(
+    old_log_prob: Tensor,
+    rollout_log_prob: Tensor,
+    response_mask: Tensor,
+    kind: RolloutCorrection,
+    cap: float = 2.0,
+    floor: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`rollout_weights`, and on which tokens the importance weight was truncated or left out, (N, T) bool."""
+    if cap < 1.0:
+        raise ValueError(f"the cap must be at least 1, got {cap}: below it even equal log-probs would be changed")
     log_weight = zero_masked(old_log_prob - rollout_log_prob, response_mask)
     if kind == "none":
         weight = torch.ones_like(log_weight)
+        kept = weight
     elif kind == "tis_token":
-        weight = log_weight.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=cap)
+        weight = log_weight.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+        kept = weight.clamp(max=cap)
     elif kind == "tis_sequence":
         total = masked_sum(log_weight, response_mask, dim=-1).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        weight = total.exp().clamp(max=cap).unsqueeze(-1).expand_as(log_weight)
+        weight = total.exp().unsqueeze(-1).expand_as(log_weight)
+        kept = weight.clamp(max=cap)
     elif kind == "icepop":
         weight = log_weight.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
         lowest = 1.0 / cap if floor is None else floor
-        weight = torch.where((weight >= lowest) & (weight <= cap), weight, 0.0)
+        kept = torch.where((weight >= lowest) & (weight <= cap), weight, 0.0)
     else:
         raise ValueError(f"kind must be none, tis_token, tis_sequence or icepop, got {kind!r}")
-    return zero_masked(weight, response_mask)
+    return zero_masked(kept, response_mask), (kept != weight) & response_mask.bool()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from openmanus_rl.algorithms.groups import group_codes
+from openmanus_rl.algorithms.groups import row_codes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 def action_tokens_by_episode(mask: Tensor, traj_index: Labels | None = None) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """Where the action tokens are, episode by episode, and the episode of each: ((row, column), episode), each (K,).
 
-    Without `traj_index` every row is an episode of its own; with it, rows of one trajectory follow one another.
+    Without `traj_index` every row is an episode of its own; with it, rows of one trajectory follow one another
+    (so its name must be unique in the batch).
     """
     row, column = mask.nonzero(as_tuple=True)
     if traj_index is None:
         return (row, column), row
-    episode = group_codes(traj_index).to(mask.device)[row]
+    episode = row_codes("traj_index", traj_index, len(mask), mask.device)[row]
     order = torch.argsort(episode, stable=True)
     return (row[order], column[order]), episode[order]
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from openmanus_rl.algorithms.aggregation import agg_loss
 from openmanus_rl.algorithms.kl import KlKind, kl_penalty
-from openmanus_rl.algorithms.masked import masked_mean, zero_masked
+from openmanus_rl.algorithms.masked import zero_masked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +50,8 @@ def apply_invalid_action_penalty(
     """
     last = last_tokens_of_turns(response_mask, turn_index)
     invalid = last & ~action_valid.bool()
-    rewards = token_level_rewards - coef * invalid.to(token_level_rewards.dtype)
+    rewards = zero_masked(token_level_rewards, response_mask)
+    rewards = rewards - coef * invalid.to(rewards.dtype)
     return rewards, {"invalid_action_rate": float(invalid.sum() / last.sum().clamp(min=1))}
 
 
@@ -64,8 +66,9 @@ def apply_kl_penalty(
 ) -> tuple[Tensor, dict[str, float]]:
     """Subtract `kl_coef` times the KL to the reference from the reward of each action token.
 
-    Args: all (N, T). Returns: the new rewards, and the mean KL per sequence token that a controller follows.
+    Args: all (N, T). Returns: the new rewards, and the mean over sequences of their mean KL, for a controller.
     """
     kl = zero_masked(kl_penalty(logprob, ref_logprob, kind), response_mask)
-    mean = float(masked_mean(kl, response_mask, dim=-1).mean())
-    return token_level_rewards - kl_coef * kl, {"reward_kl": mean, "reward_kl_coef": kl_coef}
+    mean = float(agg_loss(kl, response_mask, "seq-mean-token-mean"))
+    rewards = zero_masked(token_level_rewards, response_mask) - kl_coef * kl
+    return rewards, {"reward_kl": mean, "reward_kl_coef": kl_coef}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from openmanus_rl.algorithms.aggregation import LossAgg, agg_loss
-from openmanus_rl.algorithms.masked import masked_var, zero_masked
+from openmanus_rl.algorithms.masked import masked_mean, masked_var, zero_masked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,7 +65,9 @@ def explained_variance(values: Tensor, returns: Tensor, response_mask: Tensor) -
 
     0 where the returns do not vary.
     """
-    variance = masked_var(returns, response_mask)
-    if float(variance) == 0.0:
+    target, predicted = returns.double(), values.double()
+    variance = masked_var(target, response_mask)
+    # Relative to the size of the returns: equal ones differ from their mean by rounding only.
+    if float(variance) <= 1e-12 * float(masked_mean(zero_masked(target, response_mask) ** 2, response_mask)):
         return 0.0
-    return float(1 - masked_var(returns - values, response_mask) / variance)
+    return float(1 - masked_var(target - predicted, response_mask) / variance)

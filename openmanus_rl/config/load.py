@@ -20,25 +20,31 @@ from openmanus_rl.config.wording import describe
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pydantic_core import ErrorDetails
 
 
 def load_config(
-    recipe: str | None = None, config_file: str | os.PathLike[str] | None = None, overrides: Sequence[str] = ()
+    recipe: str | None = None,
+    config_file: str | os.PathLike[str] | None = None,
+    overrides: Sequence[str] = (),
+    also_check: Callable[[Config], list[Problem]] = lambda _: [],
 ) -> Config:
-    """Read the layers, merge and validate them; raise `ConfigError` with everything that is wrong."""
+    """Read the layers, merge and validate them; raise `ConfigError` with everything that is wrong.
+
+    `also_check` looks at what this package must not know of: components that a config can only name.
+    """
     settings: list[Setting] = []
     problems: list[Problem] = []
     unread = False
     for layer, faults, is_file in _layers(recipe, config_file, overrides):
         settings += layer
         problems += faults
-        unread |= is_file and not layer and bool(faults)
+        unread |= is_file and any(not fault.keys for fault in faults)
     config, wrong, field_problems = _validate_fields(settings)
     problems += field_problems
-    for problem in contradictions(config) + unusable_paths(config):
+    for problem in contradictions(config) + unusable_paths(config) + also_check(config):
         # Nothing is said of keys that could not be read, nor of those that an unread file may hold.
         if not _touches(problem, wrong) and not (unread and problem.message.startswith("is required")):
             problems.append(_with_origin(problem, settings))

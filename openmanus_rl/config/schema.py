@@ -189,7 +189,7 @@ class PolicyLoss(Section):
     loss_mode: Literal["ppo_clip", "reinforce", "gspo", "cispo"] = "ppo_clip"
     rollout_correction: Literal["none", "tis_token", "tis_sequence", "icepop"] = "none"
     """Correction for the gap between the engine's and the trainer's log-probs."""
-    rollout_correction_cap: Positive = 2.0
+    rollout_correction_cap: Annotated[float, Field(ge=1)] = 2.0
     """Largest importance weight that the correction lets through."""
 
 

@@ -8,6 +8,7 @@ refused, and so are tags and anchors (a few bytes of them can expand to gigabyte
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -110,11 +111,13 @@ def read_overrides(words: Sequence[str]) -> tuple[list[Setting], list[Problem]]:
             continue
         text = text.strip()
         structured = text in ("null", "None", "~") or text[:1] in ("[", "{", '"', "'")
-        if not structured and not is_free_form(path):
+        if not text or (not structured and not is_free_form(path)):
             settings.append(Setting(path, text, COMMAND_LINE))
             continue
         try:
-            settings += _entry(path, _compose(text), COMMAND_LINE, problems)
+            new = list(_entry(path, _compose(text), COMMAND_LINE, problems))
+            settings += new
+            problems += _repeated(new)
         except (yaml.YAMLError, RecursionError):
             problems.append(Problem(f"cannot read the value {text!r}", (".".join(path),), COMMAND_LINE))
     return settings, problems
@@ -148,8 +151,11 @@ def _walk(node: yaml.MappingNode, prefix: tuple[str, ...], name: str, problems: 
 def _entry(path: tuple[str, ...], node: yaml.Node | None, origin: str, problems: list[Problem]) -> Iterator[Setting]:
     name = origin.rpartition(":")[0] or origin
     # `env.options` is walked like a section, so that layers merge; what stands below its keys is one value.
-    if isinstance(node, yaml.MappingNode) and (not is_free_form(path[:-1])):
-        yield from _walk(node, path, name, problems)  # an empty section changes nothing
+    if isinstance(node, yaml.MappingNode) and not is_free_form(path[:-1]):
+        if node.value or path in section_paths() or is_free_form(path):
+            yield from _walk(node, path, name, problems)  # an empty section changes nothing
+        else:
+            yield Setting(path, {}, origin)
         return
     left_out = isinstance(node, yaml.ScalarNode) and not node.value and node.style is None
     if node is None or (left_out and path in section_paths()):
@@ -165,6 +171,8 @@ def _value(node: yaml.Node, typed: bool) -> Any:
     if isinstance(node, yaml.SequenceNode):
         return [_value(item, typed) for item in node.value]
     if isinstance(node, yaml.MappingNode):
+        if not all(isinstance(key, yaml.ScalarNode) for key, _ in node.value):
+            raise ValueError("a key must be a plain word")
         pairs = [(str(key.value), _value(item, typed=True)) for key, item in node.value]
         if len(dict(pairs)) != len(pairs):
             repeated = next(key for key, _ in pairs if [k for k, _ in pairs].count(key) > 1)
@@ -179,9 +187,12 @@ def _value(node: yaml.Node, typed: bool) -> Any:
         return node.value.lower() == "true"
     if kind == "int" and len(node.value) > 20:
         raise ValueError("holds a whole number of more than 20 digits")
-    if kind == "float" and node.value.strip("+-").lower() in (".inf", ".nan"):
+    if kind == "int":
+        return int(node.value)
+    number = float(node.value.lower().replace(".inf", "inf").replace(".nan", "nan"))
+    if not math.isfinite(number):
         raise ValueError(f"must be finite, got {node.value}")
-    return int(node.value) if kind == "int" else float(node.value)
+    return number
 
 
 def _repeated(settings: Sequence[Setting]) -> list[Problem]:

@@ -22,11 +22,11 @@ def anchor_key(anchor: Any) -> Hashable:
     if isinstance(anchor, str | int | float | None):
         return anchor
     if hasattr(anchor, "detach"):  # a torch tensor, without importing torch
-        anchor = anchor.detach().cpu().numpy()
+        anchor = np.asarray(anchor.detach().cpu().tolist())
     if isinstance(anchor, np.generic):
         return anchor_key(anchor.item())
     if isinstance(anchor, np.ndarray):
-        return ("array", anchor.shape, tuple(anchor.ravel().tolist()))
+        return ("array", anchor.shape, tuple(anchor_key(item) for item in anchor.ravel().tolist()))
     if isinstance(anchor, list | tuple):
         return ("list", tuple(anchor_key(item) for item in anchor))
     if isinstance(anchor, dict):

@@ -96,7 +96,8 @@ def play(env: TextEnv, task: str, seed: int, steps: int = MAX_STEPS) -> Iterator
     for _ in range(steps):
         actions = info["admissible_actions"]
         action = rng.choice(actions) if actions else rng.choice(["look", "north", "open door", "1", "a"])
-        observation, reward, terminated, truncated, info = env.step(action)
+        result: Any = env.step(action)
+        observation, reward, terminated, truncated, info = result
         yield observation, reward, terminated or truncated, info
         if terminated or truncated:
             return

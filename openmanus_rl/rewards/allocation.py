@@ -67,9 +67,9 @@ def allocate(
 
 def check_on_actions(rewards: Floats, action_mask: Mask) -> None:
     """Raise ValueError if any reward stands on a token that the agent did not write."""
-    astray = np.flatnonzero(rewards[~action_mask])
+    astray = np.flatnonzero(np.where(action_mask, 0.0, rewards))
     if len(astray):
-        where = int(np.flatnonzero(~action_mask)[astray[0]])
+        where = int(astray[0])
         raise ValueError(f"a reward of {rewards[where]} landed on token {where}, which the agent did not write")
 
 

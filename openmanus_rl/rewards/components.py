@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from openmanus_rl.data.anchors import anchor_key
-from openmanus_rl.data.json_values import plain_number
+from openmanus_rl.data.json_values import check_count, check_text, plain_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -67,6 +67,8 @@ class GoalReward(RewardComponent):
     def __post_init__(self) -> None:
         super().__post_init__()
         _one_of("use", self.use, ("won", "score"))
+        plain_number("success_reward", self.success_reward)
+        plain_number("failure_reward", self.failure_reward)
 
     def compute(self, trajectory: Trajectory, context: RewardContext) -> float:
         """See the class."""
@@ -97,6 +99,9 @@ class LengthPenalty(RewardComponent):
     def __post_init__(self) -> None:
         super().__post_init__()
         _one_of("penalty_type", self.penalty_type, ("linear", "quadratic", "log"))
+        for name in ("max_length", "min_length"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
         if self.max_length is None and self.min_length is None:
             raise ValueError("set max_length or min_length")
         if self.max_length is not None and self.min_length is not None and self.max_length < self.min_length:
@@ -128,10 +133,11 @@ class FormatReward(RewardComponent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        patterns: tuple[str, ...] = tuple([self.patterns] if isinstance(self.patterns, str) else self.patterns)
+        patterns: tuple[str, ...] = tuple([self.patterns] if isinstance(self.patterns, str) else self.patterns or ())
         if not patterns:
             raise ValueError("set at least one pattern")
         for pattern in patterns:
+            check_text("a pattern", pattern)
             try:
                 re.compile(pattern)
             except re.error as error:
@@ -216,12 +222,13 @@ class KLReward(RewardComponent):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyConsistencyReward(RewardComponent):
-    """How far the agent's own group agrees with its actions, where others of the group met the same state.
+    """How far the other trajectories of the group agree with this one's actions, where they met the same state.
 
-        raw = mean over turns of (other visits to the turn's anchor with the same action / other visits to it)
+        raw = mean over turns of (the others' visits to the turn's anchor with the same action / their visits to it)
 
-    Turns at anchors that nothing else visited are left out; 0 if that is all of them. At a door that three other turns
-    of the group met, two of which also opened it: 2/3 for that turn.
+    Turns at anchors that no other trajectory visited, or without an anchor, are left out; 0 if that is all of them. An
+    action that could not be read agrees with nothing. At a door that three turns of others met, two of which also
+    opened it: 2/3 for that turn.
     """
 
     kind: ClassVar[str] = "consistency"
@@ -233,13 +240,14 @@ class PolicyConsistencyReward(RewardComponent):
         visits: Counter[Any] = Counter()
         choices: Counter[Any] = Counter()
         for member in group.usable:
-            for turn in member.turns:
-                visits[anchor_key(turn.anchor)] += 1
-                choices[anchor_key(turn.anchor), turn.action] += 1
+            if member.traj_id != trajectory.traj_id:
+                for turn in member.turns:
+                    visits[anchor_key(turn.anchor)] += 1
+                    choices[anchor_key(turn.anchor), turn.action] += turn.action is not None
         return _mean(
-            (choices[anchor_key(turn.anchor), turn.action] - 1) / (visits[anchor_key(turn.anchor)] - 1)
+            choices[anchor_key(turn.anchor), turn.action] / visits[anchor_key(turn.anchor)]
             for turn in trajectory.turns
-            if visits[anchor_key(turn.anchor)] > 1
+            if turn.anchor is not None and visits[anchor_key(turn.anchor)]
         )
 
 
@@ -260,8 +268,8 @@ class ExplorationReward(RewardComponent):
         group = _group_of(trajectory, context)
         visitors: Counter[Any] = Counter()
         for member in group.usable:
-            visitors.update({anchor_key(turn.anchor) for turn in member.turns})
-        return _mean(1 / visitors[anchor] for anchor in {anchor_key(turn.anchor) for turn in trajectory.turns})
+            visitors.update(_visited(member))
+        return _mean(1 / visitors[anchor] for anchor in _visited(trajectory))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,6 +307,11 @@ COMPONENTS: dict[str, type[RewardComponent]] = {
 def _mean(values: Iterable[float]) -> float:
     numbers = list(values)
     return sum(numbers) / len(numbers) if numbers else 0.0
+
+
+def _visited(trajectory: Trajectory) -> set[Any]:
+    """The distinct anchors of a trajectory; a turn without one visited nothing that could be compared."""
+    return {anchor_key(turn.anchor) for turn in trajectory.turns if turn.anchor is not None}
 
 
 def _group_of(trajectory: Trajectory, context: RewardContext) -> TrajectoryGroup:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +84,10 @@ class RewardComposer:
             except Exception as error:
                 where = f"reward component {component.name!r} failed on trajectory {episode.traj_id!r}"
                 raise RewardError(f"{where}: {type(error).__name__}: {error}") from error
-        return float(sum(term.weighted for term in breakdown.values())), breakdown
+        try:
+            return plain_number("the total", float(sum(term.weighted for term in breakdown.values()))), breakdown
+        except ValueError as error:
+            raise RewardError(f"the reward of trajectory {episode.traj_id!r}: {error}") from None
 
 
 def make_component(
@@ -136,7 +140,11 @@ def _load_function(reference: str) -> Callable[..., float]:
     if spec is None or spec.loader is None:
         raise ValueError(f"{file_name} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.modules[spec.name] = module  # dataclasses look their module up by name
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"{file_name} cannot be loaded: {type(error).__name__}: {error}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         raise ValueError(f"{file_name} has no function {function_name!r}")
@@ -146,5 +154,5 @@ def _load_function(reference: str) -> Callable[..., float]:
 
 def _from_record(record: Sequence[Mapping[str, Any]]) -> Trajectory:
     info = record[-1].get("info") if record else None
-    won = isinstance(info, dict) and info.get("won") is True
+    won = isinstance(info, dict) and bool(info.get("won"))
     return from_record(record, "record", StopReason.WON if won else StopReason.LOST)

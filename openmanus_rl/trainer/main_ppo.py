@@ -15,8 +15,8 @@ import typer
 from openmanus_rl import exits
 
 if TYPE_CHECKING:
+    from openmanus_rl.config.problems import Problem
     from openmanus_rl.config.schema import Config
-    from openmanus_rl.rewards import RewardComposer
 
 Overrides = Annotated[
     list[str] | None,
@@ -34,23 +34,31 @@ def train(
     from openmanus_rl.config.load import load_config
     from openmanus_rl.config.resolved import to_yaml
 
-    resolved = load_config(recipe, config, overrides or ())
-    build_reward(resolved)
+    resolved = load_config(recipe, config, overrides or (), also_check=reward_problems)
     if dry_run:
         print(to_yaml(resolved) + estimate_as_comment(resolved))
     else:
         run(resolved)
 
 
-def build_reward(config: Config) -> RewardComposer:
-    """The reward that the config describes; ConfigError if it describes none."""
-    from openmanus_rl.config.problems import ConfigError, Problem
-    from openmanus_rl.rewards import RewardComposer
+def reward_problems(config: Config) -> list[Problem]:
+    """What is wrong with the reward that the config describes."""
+    from openmanus_rl.config.problems import Problem
+    from openmanus_rl.rewards import RewardComposer, make_component
 
-    try:
-        return RewardComposer.from_specs([component.model_dump() for component in config.reward.components])
-    except ValueError as error:
-        raise ConfigError([Problem(str(error), ("reward.components",))]) from None
+    problems: list[Problem] = []
+    specs = [component.model_dump() for component in config.reward.components]
+    for position, spec in enumerate(specs, start=1):
+        try:
+            make_component(**spec)
+        except ValueError as error:
+            problems.append(Problem(f"{error} (item {position})", ("reward.components",)))
+    if not problems:
+        try:
+            RewardComposer.from_specs(specs)
+        except ValueError as error:
+            problems.append(Problem(str(error), ("reward.components",)))
+    return problems
 
 
 def estimate_as_comment(config: Config) -> str:

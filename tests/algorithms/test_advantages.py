@@ -87,6 +87,57 @@ def test_grpo_counts_an_episode_of_several_rows_once() -> None:
     assert relative.flatten().tolist() == [2, 2, -2]
 
 
+def test_episodes_of_different_groups_may_share_a_name() -> None:
+    rewards, mask = tensor([[1], [0], [5], [3]]), torch.ones(4, 1)
+    for compute, expected in (
+        (
+            lambda **k: compute_grpo_outcome_advantage(rewards, mask, list("aabb"), norm_by_std=False, **k),
+            [0.5, -0.5, 1, -1],
+        ),
+        (lambda **k: compute_rloo_outcome_advantage(rewards, mask, list("aabb"), **k), [1, -1, 2, -2]),
+    ):
+        assert compute(traj_index=[0, 1, 0, 1])[0].flatten().tolist() == expected
+
+
+def test_integer_rewards_give_fractional_advantages() -> None:
+    advantages, _ = compute_grpo_outcome_advantage(torch.tensor([[0], [1], [1]]), torch.ones(3, 1), [0, 0, 0])
+    assert_close(advantages.flatten(), torch.tensor([-1.1547, 0.5774, 0.5774]), atol=1e-4, rtol=0)
+
+
+def test_a_list_of_tensors_names_groups_by_value() -> None:
+    index = list(torch.tensor([4, 4, 4]))
+    advantages, _ = compute_grpo_outcome_advantage(tensor([[0], [1], [2]]), torch.ones(3, 1), index, norm_by_std=False)
+    assert advantages.flatten().tolist() == [-1, 0, 1]
+
+
+def test_columns_of_wrong_length_are_refused() -> None:
+    rewards, mask = tensor([[1], [2]]), torch.ones(2, 1)
+    with pytest.raises(ValueError, match="index has 3 entries for 2 rows"):
+        compute_grpo_outcome_advantage(rewards, mask, [0, 0, 0])
+    with pytest.raises(ValueError, match="traj_index has 3 entries for 2 rows"):
+        compute_gae_advantage_return(rewards, rewards, mask, 1.0, 1.0, traj_index=[0, 0, 0])
+
+
+def test_gae_takes_mixed_precision() -> None:
+    values = torch.tensor([[0.5, 1.5]], dtype=torch.bfloat16)
+    advantages, returns = compute_gae_advantage_return(
+        torch.tensor([[1.0, 3.0]]), values, torch.ones(1, 2), 1, 1, False
+    )
+    assert advantages.dtype == returns.dtype == torch.float32
+    assert returns.tolist() == [[4, 3]]
+
+
+def test_whitening_constants_gives_nothing() -> None:
+    for value in (9.9, 123.4):
+        whitened = masked_whiten(torch.full((50, 1000), value), torch.ones(50, 1000))
+        assert whitened.abs().max() < 1e-6
+
+
+def test_equal_scores_without_epsilon_are_finite() -> None:
+    advantages, _ = compute_grpo_outcome_advantage(tensor([[1], [1]]), torch.ones(2, 1), [0, 0], epsilon=0.0)
+    assert advantages.flatten().tolist() == [0, 0]
+
+
 def test_a_group_of_equal_scores_gets_exactly_nothing() -> None:
     """In float32 the mean of these differs from them by rounding; divided by the std it would be noise of size 0.01."""
     rewards, mask = torch.full((7, 1), 0.1, dtype=torch.float32), torch.ones(7, 1)

@@ -55,6 +55,43 @@ def test_by_hand_per_trajectory() -> None:
     assert term.flatten().tolist() == [0.5, 0.5, -0.5]
 
 
+def test_per_trajectory_counts_within_the_task() -> None:
+    """Trajectories are called 0 and 1 in both tasks: each task has two, and its own mean."""
+    rewards, mask = tensor([[1], [1], [0], [8], [4], [4]]), torch.ones(6, 1)
+    index, trajectories = ["s", "s", "s", "t", "t", "t"], [0, 0, 1, 0, 1, 1]
+    term = episode_norm_reward(rewards, mask, index, trajectories, per_trajectory=True)
+    assert term.flatten().tolist() == [0.5, 0.5, -0.5, 2, -2, -2]
+    whole, _ = compute_gigpo_outcome_advantage(
+        rewards, torch.zeros(6).double(), mask, list("abcdef"), index, trajectories, per_trajectory=True
+    )
+    assert torch.equal(whole, term)
+
+
+def test_the_parts_follow_the_mode() -> None:
+    rewards, mask = tensor([[3], [1]]), torch.ones(2, 1)
+    assert_close(
+        episode_norm_reward(rewards, mask, [0, 0], [0, 1], epsilon=0.0, mode="mean_std_norm").flatten(),
+        tensor([HALF, -HALF]),
+    )
+    assert_close(
+        step_norm_reward(tensor([3, 1]), mask, [0, 0], epsilon=0.0, mode="mean_std_norm").flatten(),
+        tensor([HALF, -HALF]),
+    )
+    assert step_norm_reward(tensor([3, 1]), mask, [0, 0]).flatten().tolist() == [1, -1]
+
+
+def test_integer_step_rewards_keep_their_fractions() -> None:
+    advantages, _ = compute_gigpo_outcome_advantage(
+        torch.zeros(2, 1), torch.tensor([1, 0]), torch.ones(2, 1), ["a", "a"], [0, 0], [0, 1]
+    )
+    assert advantages.flatten().tolist() == [0.5, -0.5]
+
+
+def test_step_returns_need_a_trajectory_for_every_row() -> None:
+    with pytest.raises(ValueError, match="traj_index has 3 entries for 6 rows"):
+        compute_step_discounted_returns(torch.ones(6), [0, 0, 0], 1.0)
+
+
 def test_by_hand_mean_std_norm() -> None:
     """Scores 1 and 0: mean 1/2, unbiased std sqrt(1/2); so +-sqrt(1/2). The same for the step returns 3 and 1."""
     rewards, mask = tensor([[1], [0]]), torch.ones(2, 1)
@@ -149,13 +186,18 @@ def test_permuting_rows_and_junk_on_masked_tokens(batch: RandomBatch, random: An
         (([1, ["a"]], [1, ("a",)]), [1, ["b"]]),
         (({"room": [1], "open": True}, {"open": True, "room": [1]}), {"room": [1], "open": False}),
         ((torch.tensor([1.0]), torch.tensor([1.0])), torch.tensor([2.0])),
-        ((None, None), "None"),
+        ((np.array([{"a": 1}], dtype=object), np.array([{"a": 1}], dtype=object)), np.array([{"a": 2}], dtype=object)),
+        ((torch.tensor([1.5], dtype=torch.bfloat16), torch.tensor([1.5])), torch.tensor([2.5])),
         (([1], (1,)), 1),
     ],
-    ids=["text", "number", "array", "shape", "zero", "list", "dict", "tensor", "none", "nesting"],
+    ids=["text", "number", "array", "shape", "zero", "list", "dict", "tensor", "objects", "bfloat16", "nesting"],
 )
 def test_anchors_of_every_kind(same: tuple[Any, Any], other: Any) -> None:
     assert build_step_group([same[0], other, same[1]], [0, 0, 0]).tolist() == [0, 1, 0]
+
+
+def test_steps_without_an_anchor_are_compared_with_nothing() -> None:
+    assert build_step_group([None, "a", None, "a"], [0, 0, 0, 0]).tolist() == [0, 1, 2, 1]
 
 
 def test_object_arrays_of_anchors() -> None:
@@ -173,6 +215,12 @@ def test_similar_anchors_join_the_first_of_their_task() -> None:
     anchors = ["abcdefghij", "abcdefghiX", "zzzzzzzzzz", "abcdefghij", {"a": 1}]
     assert build_step_group(anchors, [0, 0, 0, 1, 0], similarity_threshold=0.9).tolist() == [0, 0, 1, 2, 3]
     assert build_step_group(anchors, [0, 0, 0, 1, 0], similarity_threshold=0.91).tolist() == [0, 1, 2, 3, 4]
+    # Exactly at the threshold, in numbers that do not round: 2 * 5 / 12.
+    assert build_step_group(["abcdef", "abcdeX"], [0, 0], similarity_threshold=5 / 6).tolist() == [0, 0]
+    # b is like a, c is like b but not like a: c starts a group of its own, since groups are known by their first text;
+    # d is like a and like c, and joins a's group, which is the earlier one.
+    a, b, c, d = "aaaaaaaaaa", "aaaaaaaabb", "aaaaaabbbb", "aaaaaaaabb"[:9] + "b"
+    assert build_step_group([a, b, c, d], [0] * 4, similarity_threshold=0.8).tolist() == [0, 0, 1, 0]
     with pytest.raises(ValueError, match=r"must lie in \(0, 1\]"):
         build_step_group(anchors, [0] * 5, similarity_threshold=0.0)
 

@@ -73,8 +73,13 @@ def test_controllers() -> None:
     assert adaptive.value == pytest.approx(0.51)
     adaptive.update(0.09, n_steps=10)  # error -0.1: 0.51 * (1 - 0.1 * 0.1)
     assert adaptive.value == pytest.approx(0.51 * 0.99)
+    before = adaptive.value
+    adaptive.update(0.0, n_steps=50)  # error -1, clipped to -0.2: 1 - 0.1
+    assert adaptive.value == pytest.approx(before * 0.9)
     adaptive.update(0.0, n_steps=10_000)
-    assert adaptive.value == 0.0
+    assert adaptive.value == pytest.approx(before * 0.09)
+    with pytest.raises(ValueError, match="kind must be fixed or adaptive, got 'adaptve'"):
+        make_kl_controller("adaptve", 0.5, 0.1, 100)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="target and horizon must be positive"):
         AdaptiveKLController(1.0, 0.0, 1.0)
 
@@ -106,7 +111,7 @@ def test_invalid_actions_cost_at_the_end_of_their_turn() -> None:
     turns = torch.tensor([[0, 0, 0, 1, 1], [3, 3, 4, 4, 4]])
     valid = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]])
     rewards, metrics = apply_invalid_action_penalty(torch.ones(2, 5).double(), mask, turns, valid, coef=0.25)
-    assert rewards.tolist() == [[1, 1, 0.75, 1, 1], [1, 0.75, 1, 1, 1]]
+    assert rewards.tolist() == [[0, 1, 0.75, 0, 1], [1, 0.75, 0, 0, 0]]
     assert metrics == {"invalid_action_rate": pytest.approx(2 / 3)}
 
 
@@ -121,13 +126,24 @@ def test_kl_in_reward_by_hand() -> None:
     assert metrics == {"reward_kl": 0.5, "reward_kl_coef": 0.5}
 
 
+def test_kl_in_reward_follows_its_kind_and_weighs_sequences_alike() -> None:
+    """d = 1 on one token; d = 2 and 0 on two; a row without tokens does not count. mse: 0.5; 2 and 0, mean 1."""
+    logprob, reference = tensor([[-1, 0], [0, -1], [7, 7]]), tensor([[-2, 0], [-2, -1], [0, 0]])
+    mask = tensor([[1, 0], [1, 1], [0, 0]])
+    rewards, metrics = apply_kl_penalty(torch.zeros(3, 2).double(), logprob, reference, mask, 1.0, "mse")
+    assert rewards.tolist() == [[-0.5, 0], [-2, 0], [0, 0]]
+    assert metrics["reward_kl"] == 0.75
+
+
 @given(batches())
-def test_shaping_leaves_masked_tokens_alone(batch: RandomBatch) -> None:
+def test_shaping_reads_nothing_from_masked_tokens_and_leaves_them_zero(batch: RandomBatch) -> None:
+    rewards = torch.where(batch.mask, batch.rewards, float("nan"))
     turns = torch.arange(batch.mask.shape[1]).expand_as(batch.mask) // 2
-    shaped, _ = apply_invalid_action_penalty(batch.rewards, batch.mask, turns, torch.zeros_like(batch.mask))
-    assert torch.equal(shaped[~batch.mask], batch.rewards[~batch.mask])
-    assert bool((shaped != batch.rewards).any(dim=1).eq(batch.mask.any(dim=1)).all())
+    shaped, _ = apply_invalid_action_penalty(rewards, batch.mask, turns, torch.zeros_like(batch.mask))
+    assert not shaped[~batch.mask].any()
+    changed = ((shaped != batch.rewards) & batch.mask).any(dim=1)
+    assert torch.equal(changed, batch.mask.any(dim=1))
     new = torch.where(batch.mask, batch.new, float("nan"))
-    shaped, metrics = apply_kl_penalty(batch.rewards, new, batch.old, batch.mask, 0.1, "low_var_kl")
-    assert torch.equal(shaped[~batch.mask], batch.rewards[~batch.mask])
+    shaped, metrics = apply_kl_penalty(rewards, new, batch.old, batch.mask, 0.1, "low_var_kl")
+    assert not shaped[~batch.mask].any()
     assert math.isfinite(metrics["reward_kl"])

@@ -253,6 +253,70 @@ def test_rollout_weights_by_hand() -> None:
         weights("tis")
 
 
+def test_correction_compares_the_trainer_before_the_update_with_the_engine() -> None:
+    """Weights come from old (4 and 1 against 1), whatever the new log-probs are; the cap is passed on."""
+    old, new, rollout = tensor([[4.0, 1.0]]).log(), tensor([[4.4, 0.9]]).log(), tensor([[0.0, 0.0]])
+    loss, metrics = compute_policy_loss(
+        old, new, tensor([[1, 1]]), torch.ones(1, 2), rollout_log_prob=rollout, rollout_correction="tis_token",
+        rollout_correction_cap=3.0,
+    )  # fmt: skip
+    assert float(loss) == pytest.approx(-(3 * 1.1 + 1 * 0.9) / 2)
+    assert metrics["rollout_weight_mean"] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("cap", "weight", "capped"), [(2.0, 1.21, 0.0), (1.1, 1.1, 1.0)])
+def test_sequence_correction_is_a_product_under_one_cap(cap: float, weight: float, capped: float) -> None:
+    """Two tokens of weight 1.1: the sequence's is 1.21, on both."""
+    old, rollout = tensor([[1.1, 1.1]]).log(), tensor([[0.0, 0.0]])
+    loss, metrics = compute_policy_loss(
+        old, old, tensor([[1, 1]]), torch.ones(1, 2), rollout_log_prob=rollout, rollout_correction="tis_sequence",
+        rollout_correction_cap=cap,
+    )  # fmt: skip
+    assert float(loss) == pytest.approx(-weight)
+    assert metrics["rollout_weight_capped"] == capped
+
+
+def test_a_cap_below_one_is_refused() -> None:
+    ones = torch.ones(1, 1)
+    with pytest.raises(ValueError, match=r"the cap must be at least 1, got 0\.5"):
+        rollout_weights(ones, ones, ones, "icepop", cap=0.5)
+
+
+def test_clip_metrics_follow_the_mode() -> None:
+    """Ratios 1.5 and 0.5 against the advantage's sign: PPO leaves them, CISPO clips both, REINFORCE never."""
+    new, advantages = tensor([[1.5, 0.5]]).log(), tensor([[-1, 1]])
+    shares = {}
+    for mode in MODES:
+        _, metrics = compute_policy_loss(
+            tensor([[0, 0]]), new, advantages, torch.ones(1, 2), loss_mode=mode, clip_c=1.4
+        )  # type: ignore[arg-type]
+        shares[mode] = (metrics["clip_frac"], metrics["clip_frac_dual"])
+    assert shares["ppo_clip"] == (0.0, 0.5)
+    assert shares["reinforce"] == (0.0, 0.0)
+    assert shares["cispo"] == (1.0, 0.0)
+
+
+def test_half_precision_does_not_overflow() -> None:
+    many = torch.ones(1, 70_000, dtype=torch.float16)
+    assert float(masked_mean(many, many)) == 1.0
+    loss, _ = compute_policy_loss(many * 0, many * 0, many, many)
+    assert float(loss) == -1.0
+
+
+def test_log_ratios_below_twenty_are_not_bounded() -> None:
+    loss, _ = compute_policy_loss(tensor([[0]]), tensor([[5.0]]), tensor([[-1]]), torch.ones(1, 1))
+    assert float(loss) == pytest.approx(math.exp(5))
+
+
+def test_nan_on_masked_tokens_leaves_the_gradients_of_statistics_alone() -> None:
+    mask = tensor([[1, 1, 0]])
+    for statistic in (masked_var, masked_whiten):
+        values = tensor([[1.0, 3.0, float("nan")]]).requires_grad_()
+        statistic(values, mask).sum().backward()
+        assert values.grad is not None
+        assert torch.isfinite(values.grad).all()
+
+
 def test_correction_weighs_the_loss_and_is_measured() -> None:
     old, rollout = tensor([[4.0, 1.0]]).log(), tensor([[0.0, 0.0]])
     loss, metrics = compute_policy_loss(
@@ -274,6 +338,7 @@ def test_value_loss_by_hand() -> None:
     loss, metrics = compute_value_loss(predicted, tensor([[0, 7, 0]]), returns, mask, cliprange_value=0.5)
     assert float(loss) == (1 + 20.25) / 2 / 2
     assert metrics["value_clip_frac"] == 0.5
+    assert metrics["value_mean"] == 3.5
 
 
 @given(batches(max_rows=6), st.sampled_from([None, 0.2]), aggregations, st.integers(1, 4))
@@ -302,7 +367,8 @@ def test_explained_variance() -> None:
     assert explained_variance(returns, returns, mask) == 1.0
     assert explained_variance(torch.zeros(1, 4).double(), returns, mask) == 0.0
     assert explained_variance(-returns, returns, mask) == -3.0
-    assert explained_variance(returns, torch.ones(1, 4).double(), mask) == 0.0
+    for value in (0.1, 0.7, 0.9, 1.0):
+        assert explained_variance(returns.float(), torch.full((1, 4), value), mask) == 0.0
 
 
 # --- masked statistics ----------------------------------------------------------------------------------

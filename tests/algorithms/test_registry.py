@@ -87,13 +87,20 @@ def test_options_reach_the_estimators() -> None:
     for name, change in [
         ("gae", {"lam": 0.1}), ("gae", {"whiten": False}), ("grpo", {"norm_by_std": False}),
         ("reinforce_plus_plus", {"gamma": 0.1}), ("gigpo", {"step_advantage_w": 0.0}), ("gigpo", {"gamma": 0.1}),
-        ("gigpo", {"gigpo_mode": "mean_std_norm"}), ("gigpo", {"per_trajectory": True}),
+        ("gigpo", {"gigpo_mode": "mean_std_norm"}), ("gigpo", {"per_trajectory": True}), ("grpo", {"epsilon": 1.0}),
         ("gigpo", {"similarity_threshold": 0.1}),
     ]:  # fmt: skip
         compute = ADVANTAGE_ESTIMATORS[name].compute
         changed = compute(inputs, AdvantageOptions(**change))  # type: ignore[arg-type]
         before = compute(inputs, AdvantageOptions())
         assert any(not torch.allclose(a, b) for a, b in zip(changed, before, strict=True)), (name, change)
+
+
+def test_epsilon_reaches_gigpo() -> None:
+    compute = ADVANTAGE_ESTIMATORS["gigpo"].compute
+    wide = compute(full_history(), AdvantageOptions(gigpo_mode="mean_std_norm", epsilon=1.0))[0]
+    narrow = compute(full_history(), AdvantageOptions(gigpo_mode="mean_std_norm"))[0]
+    assert wide.abs().sum() < 0.7 * narrow.abs().sum()
 
 
 def test_gae_without_a_critic_says_so() -> None:

@@ -75,6 +75,25 @@ CASES = [
         ["expected a number, got 'heavy' (item 1)"],
     ),
     Case("no reward at all", ["reward.components=[]"], ["a reward needs at least one component"]),
+    Case(
+        "a reward's pattern",
+        ["reward.components=[{component: format, options: {patterns: [1]}}]"],
+        ["must be text, got int"],
+    ),
+    Case(
+        "no patterns", ["reward.components=[{component: format, options: {patterns: null}}]"], ["at least one pattern"]
+    ),
+    Case(
+        "a strange key",
+        [],
+        ["a key must be a plain word"],
+        "reward.components: [{component: goal, options: {? [1] : 2}}]",
+    ),
+    Case("nothing for an unknown key", ["bogus={}"], ["command line: bogus: unknown key"]),
+    Case("nothing for an unknown key in a file", [], ["my.yaml:1: critic.bogus: unknown key"], "critic: {bogus: {}}"),
+    Case("nothing for a number", ["algorithm.gamma={}"], ["algorithm.gamma: expected a number, got {}"]),
+    Case("a key twice in braces", ["algorithm={gamma: 0.5, gamma: 0.6}"], ["algorithm.gamma: is set twice"]),
+    Case("an infinite number", ["env.options.x=1e400"], ["env.options.x: must be finite, got 1e400"]),
     # words and files that cannot be read
     Case("not key=value", ["algorithm.gamma"], ["'algorithm.gamma' is not of the form key=value"]),
     Case("an empty key part", ["algorithm..gamma=1"], ["'algorithm..gamma=1' is not of the form key=value"]),
@@ -270,6 +289,25 @@ def test_a_missing_file_is_reported_beside_other_problems(
     _, message = run(monkeypatch, capsys, "--recipe", "default", *overrides)
     for part in ("./nope", "algorithm.gama", "env.rollout.n", "oops"):
         assert part in message
+
+
+def test_rewards_are_reported_with_the_rest_and_where_they_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text("reward:\n  components: [{component: gaol}, {component: goal, options: {x: 1}}]\n")
+    _, message = run(monkeypatch, capsys, "--config", "my.yaml", *GOOD, "algorithm.gama=1")
+    assert message.startswith("error: the configuration has 3 problems:")
+    assert "my.yaml:2: reward.components: no reward component 'gaol'" in message
+    assert "goal has no option x" in message
+
+
+def test_a_bad_option_does_not_hide_what_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my.yaml").write_text("env: {options: {x: .inf}}\n")
+    _, message = run(monkeypatch, capsys, "--config", str(tmp_path / "my.yaml"))
+    assert message.count("is required") == 2
 
 
 def test_what_is_required_is_said_even_beside_a_bad_word(

@@ -125,6 +125,7 @@ def test_free_form_options_have_types_and_merge() -> None:
     options = load_config(
         overrides=[*REQUIRED, "env.options={a.b: 1, c: {d: 2}}", "env.options.flag=false", "env.options.x.y=3"]
     ).env.options
+    assert load_config(overrides=[*REQUIRED, "env.options.x="]).env.options == {"x": ""}
     assert options == {"a.b": 1, "c": {"d": 2}, "flag": False, "x": {"y": 3}}
 
 

@@ -98,11 +98,19 @@ def test_normalised_over_the_episode() -> None:
 def test_nothing_lands_where_the_agent_did_not_write() -> None:
     with pytest.raises(ValueError, match=r"a reward of 1\.0 landed on token 2, which the agent did not write"):
         check_on_actions(np.array([0, 1.0, 1.0]), np.array([False, True, False]))
+    with pytest.raises(ValueError, match="landed on token 0"):
+        check_on_actions(np.array([5.0, 0, 0]), np.array([0, 1, 1]))
     for allocation in (last_token, uniform_positive):
         with pytest.raises(ValueError, match="the agent wrote no token"):
             allocation(np.zeros(3, bool), 1.0)
     with pytest.raises(ValueError, match=r"turn 7 has a reward of 1\.0, but the agent wrote nothing in it"):
         per_turn(MASK, np.zeros(6, np.int32), {7: 1.0})
+
+
+def test_allocate_checks_what_it_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openmanus_rl.rewards.allocation.last_token", lambda mask, score: np.full(len(mask), score))
+    with pytest.raises(ValueError, match=r"a reward of 9\.0 landed on token 0, which the agent did not write"):
+        allocate(two_samples(), 9.0, "last_token")
 
 
 def test_unknown_methods_and_empty_episodes() -> None:

@@ -87,6 +87,8 @@ def test_kl() -> None:
     episode = trajectory(turn([1], [2, 3]), turn([1], [2]))
     context = RewardContext({"ref_logprobs": [[-0.6, -0.2], [0.0]]})
     assert KLReward().compute(episode, context) == pytest.approx(-0.4)
+    closer = RewardContext({"ref_logprobs": [[-0.05, -0.1], [-0.05]]})
+    assert KLReward().compute(episode, closer) == pytest.approx(0.05 + 0.1 + 0.05)
     for reference, message in [
         (None, "is not given"),
         ([[0.0]], "1 entries for 2 turns"),
@@ -129,6 +131,18 @@ def test_exploration() -> None:
     assert raws == pytest.approx([(1 / 3 + 1 / 2 + 1) / 3, (1 / 3 + 1 / 2) / 2, 1 / 3])
 
 
+def test_own_revisits_unread_actions_and_missing_anchors_do_not_count() -> None:
+    knocking = trajectory(*[turn([1], [2], anchor="door", action="knock") for _ in range(5)], traj_id="0")
+    unread = trajectory(*[turn([1], [2], anchor="hall", action=None) for _ in range(2)], turn([1], [2]), traj_id="1")
+    also = trajectory(turn([1], [2], anchor="hall", action=None), turn([1], [2]), traj_id="2")
+    context = RewardContext(group=TrajectoryGroup("g0", (knocking, unread, also)))
+    assert PolicyConsistencyReward().compute(knocking, context) == 0.0
+    assert PolicyConsistencyReward().compute(unread, context) == 0.0
+    # Five visits of one trajectory are one visitor; the hall has two; a turn without an anchor visits nothing.
+    assert ExplorationReward().compute(knocking, context) == 1.0
+    assert ExplorationReward().compute(unread, context) == 0.5
+
+
 @pytest.mark.parametrize("component", [ExplorationReward(), PolicyConsistencyReward()])
 def test_group_components_need_the_group(component: RewardComponent) -> None:
     with pytest.raises(ValueError, match="group is not given"):
@@ -150,6 +164,10 @@ def test_group_components_need_the_group(component: RewardComponent) -> None:
         (lambda: GoalReward(weight=math.nan), "weight must be a finite number"),
         (lambda: FormatReward(patterns=("(",)), "is not a regular expression"),
         (lambda: FormatReward(patterns=()), "set at least one pattern"),
+        (lambda: FormatReward(patterns=(1,)), "a pattern must be text, got int"),
+        (lambda: LengthPenalty(max_length="512"), "max_length must be a whole number"),
+        (lambda: LengthPenalty(min_length=-5), "min_length must be a whole number that is not negative"),
+        (lambda: GoalReward(success_reward="ten"), "success_reward must be a finite number, got 'ten'"),
     ],
 )
 def test_wrong_options(make: Any, message: str) -> None:

@@ -70,6 +70,40 @@ def test_functions_get_what_they_ask_for() -> None:
     assert seen == {"env_name": "Webshop", "group": group, "reward_model_info": {"x": 1}}
 
 
+def test_the_environments_name_comes_from_the_trajectory_unless_given() -> None:
+    def name(_: Any, env_name: str) -> float:
+        return float(len(env_name))
+
+    episode = trajectory(turn([1], [2]), env_name="four")
+    assert RewardComposer([name]).compute_total_reward(episode)[0] == 4.0
+    assert RewardComposer([name]).compute_total_reward(episode, env_name="seven77")[0] == 7.0
+
+
+def test_a_total_beyond_single_precision_is_refused() -> None:
+    huge = [lambda _: 3e38, GoalReward(success_reward=3e38)]
+    with pytest.raises(RewardError, match="the total must be a finite number"):
+        RewardComposer(huge).compute_total_reward(EPISODE)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("def f(:", "cannot be loaded: SyntaxError"), ("import nothing_like_it", "cannot be loaded: ModuleNotFoundError"),
+     ("raise ValueError('boom')", "mine.py cannot be loaded: ValueError: boom")],
+)  # fmt: skip
+def test_a_file_that_cannot_be_loaded_is_named(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        make_component(f"{tmp_path / 'mine.py'}:f")
+
+
+def test_a_file_with_a_dataclass_loads(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\n"
+        "def f(trajectory):\n    return A(2).x\n"
+    )
+    assert RewardComposer([make_component(f"{tmp_path / 'mine.py'}:f")]).compute_total_reward(EPISODE)[0] == 2
+
+
 def test_from_specs(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def short(trajectory):\n    return 1.0 if len(trajectory.turns) < 3 else 0.0\n")
