@@ -34,7 +34,7 @@ Info = dict[str, Any]
 StepResult = tuple[str, float, bool, bool, Info]
 
 EPISODE_OVER = "The episode is over."
-MAX_TEXT = 1_000_000
+ANY_TEXT = spaces.Text(1_000_000)
 
 
 class Expert(Protocol):
@@ -54,8 +54,7 @@ class TextEnv(gymnasium.Env[str, str]):
         if anchor_mode not in ("state", "observation"):
             raise ValueError(f"anchor_mode must be state or observation, got {anchor_mode!r}")
         self.anchor_mode = anchor_mode
-        self.observation_space = spaces.Text(MAX_TEXT)
-        self.action_space = spaces.Text(MAX_TEXT)
+        self.observation_space = self.action_space = ANY_TEXT
         self._over: Info | None = None
 
     def tasks(self, split: Split) -> Sequence[str]:

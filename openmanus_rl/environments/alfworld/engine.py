@@ -147,13 +147,11 @@ class Engine:
             kind: set(game.facts[kind])
             for kind in ("opened", "isclean", "ishot", "iscool", "issliced", "istoggled", "ison")
         }
-        self._find_pair: dict[str, Callable[[str | None, str | None], list[tuple[str, ...]]]] = {
-            "atlocation": self._find_agent,
-            "holds": self._find_held,
-            "inreceptacle": self.contents.find,
-            "objectatlocation": self.object_places.find,
-            "not_inreceptacle": self.not_in.find,
-            **{kind: relation.find for kind, relation in layout.static.items()},
+        self.relations = {
+            "inreceptacle": self.contents,
+            "objectatlocation": self.object_places,
+            "not_inreceptacle": self.not_in,
+            **layout.static,
         }
         if not layout.intro:
             layout.intro = self._introduction()
@@ -166,7 +164,10 @@ class Engine:
     def find(self, predicate: str, arguments: tuple[str | None, ...]) -> list[tuple[str, ...]]:
         """All facts that match, sorted: the grammar's and the goal's view of the state."""
         if len(arguments) == 2:
-            return self._find_pair[predicate](*arguments)
+            left, right = arguments
+            if predicate in self.relations:
+                return self.relations[predicate].find(left, right)
+            return self._find_agent(predicate, left, right)
         [argument] = arguments
         if predicate == "holdsany":
             return (
@@ -189,15 +190,16 @@ class Engine:
             return self.layout.game.names[entity]
         return {"indefinite": "a", "definite": "the", "id": entity}[attribute]
 
-    def _find_agent(self, agent: str | None, location: str | None) -> list[tuple[str, ...]]:
+    def _find_agent(self, predicate: str, agent: str | None, other: str | None) -> list[tuple[str, ...]]:
+        """Where the agent is, and what it holds."""
         mine = self.layout.game.agent
-        return [(mine, self.location)] if agent in (None, mine) and location in (None, self.location) else []
-
-    def _find_held(self, agent: str | None, item: str | None) -> list[tuple[str, ...]]:
-        mine = self.layout.game.agent
-        if self.holding is None or agent not in (None, mine) or item not in (None, self.holding):
+        held = {"atlocation": self.location, "holds": self.holding}
+        if predicate not in held:
+            raise ValueError(f"{self.layout.game.name}: a text asks for {predicate!r}, which is not known")
+        present = held[predicate]
+        if present is None or agent not in (None, mine) or other not in (None, present):
             return []
-        return [(mine, self.holding)]
+        return [(mine, present)]
 
     def _introduction(self) -> str:
         game = self.layout.game

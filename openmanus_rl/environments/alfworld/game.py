@@ -124,8 +124,9 @@ _FACT = re.compile(r"\(\s*([\w=-]+)\s+([^()]*?)\s*\)")
 
 def _read_facts(text: str) -> dict[str, frozenset[Any]]:
     facts: dict[str, set[Any]] = {kind: set() for kind in (*UNARY, *BINARY)}
+    known: dict[str, str] = {}  # one string per entity, however many facts name it
     for kind, arguments in _FACT.findall(text):
-        words = arguments.split()
+        words = [known.setdefault(word, word) for word in arguments.split()]
         if kind in UNARY and len(words) == 1:
             facts[kind].add(words[0])
         elif kind in BINARY and len(words) == 2:

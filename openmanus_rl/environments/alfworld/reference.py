@@ -56,7 +56,8 @@ class ReferencePlayer:
 
     def step(self, command: str) -> str:
         """Carry out a command."""
-        self._pipe.send(command)
+        with contextlib.suppress(BrokenPipeError):  # if it has ended, reading the answer says so
+            self._pipe.send(command)
         self._receive()
         return self.observation
 

@@ -1,0 +1,346 @@
+"""The environment around the engine: games, errors, generator, expert, rewards, dataset, threads."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from openmanus_rl.environments.alfworld.engine import Engine, Layout
+from openmanus_rl.environments.alfworld.export import game_data
+from openmanus_rl.environments.alfworld.game import GameError, load_game, read_game
+from openmanus_rl.environments.alfworld.generator import SIZES, generate, is_held_out
+from openmanus_rl.environments.alfworld.vocabulary import ACCEPTS, TASK_TYPES, TREATMENTS
+from openmanus_rl.environments.base import TextEnv
+from openmanus_rl.environments.checker import play
+from openmanus_rl.environments.registry import make_env
+
+SPLITS = ("train", "valid_seen", "valid_unseen")
+
+
+def engine_of(name: str, size: Any = "micro", split: Any = "train", wording: Any = "new") -> Engine:
+    return Engine(Layout(read_game(game_data(generate(name, split, size), wording), name)))
+
+
+def expert_episode(env: TextEnv, task: str, limit: int = 50) -> tuple[bool, int, float]:
+    observation, info = env.reset(options={"task": task})
+    expert, total = env.expert(), 0.0
+    assert expert is not None
+    for step in range(limit):
+        observation, reward, terminated, _, info = env.step(expert.act(observation, info))
+        total += float(reward)
+        if terminated:
+            return bool(info["won"]), step + 1, total
+    return False, limit, total
+
+
+# --- the engine -----------------------------------------------------------------------------------------
+
+
+def test_a_game_by_hand() -> None:
+    """train/3 of size micro in the new wording, word for word."""
+    engine = engine_of("3")
+    lines = [engine.observation]
+    expert = make_env("alfworld", source="generated").expert()
+    assert expert is not None
+    while not engine.won:
+        command = expert.act(engine.observation, {"admissible_actions": tuple(sorted(engine.commands))})
+        lines.append(f"> {command}\n{engine.step(command)}")
+    transcript = "\n".join(lines)
+    assert transcript.startswith("-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room.")
+    assert "> go to " in transcript
+    assert engine.won
+
+
+def test_the_two_wordings_differ_in_words_only() -> None:
+    new, old = engine_of("5", wording="new"), engine_of("5", wording="old")
+    rng = random.Random(0)
+    for _ in range(60):
+        command = rng.choice(sorted(new.commands))
+        translated = command
+        if command.startswith("move "):
+            thing, place = command[5:].split(" to ")
+            translated = f"put {thing} in/on {place}"
+        assert len(new.commands) == len(old.commands)
+        new.step(command)
+        old.step(translated)
+        assert new.won == old.won
+    assert new.state_key() == old.state_key()
+
+
+def test_what_is_not_admissible_changes_nothing() -> None:
+    engine = engine_of("1")
+    before, commands = engine.state_key(), sorted(engine.commands)
+    for command in ("", "go to the moon", "GO TO FRIDGE 1", "take", "look around", "inventory now"):
+        assert engine.step(command) == "Nothing happens."
+    assert (engine.state_key(), sorted(engine.commands)) == (before, commands)
+    assert engine.step("  look  ") != "Nothing happens."
+
+
+def test_the_state_key_tells_inventories_apart() -> None:
+    """Facing the same receptacle, which looks the same, with and without something in hand."""
+    engine = engine_of("8", "full")
+    takes = None
+    for place in sorted(c for c in engine.commands if c.startswith("go to ")):
+        engine.step(place)
+        for opening in [c for c in engine.commands if c.startswith("open ")]:
+            engine.step(opening)
+        takes = next((c for c in sorted(engine.commands) if c.startswith("take ")), None)
+        if takes:
+            break
+    assert takes is not None
+    engine.step(takes)
+    other = next(c for c in sorted(engine.commands) if c.startswith("go to "))
+    with_it = (engine.step(other), engine.state_key())
+    engine.step(place)
+    put = next(
+        c for c in sorted(engine.commands) if c.startswith("move ") and c.endswith(takes.rpartition(" from ")[2])
+    )
+    engine.step(put)
+    without = (engine.step(other), engine.state_key())
+    assert with_it[0] == without[0]
+    assert with_it[1] != without[1]
+
+
+def test_coming_back_to_a_state_gives_its_key_again() -> None:
+    engine = engine_of("8", "full")
+    first, second = sorted(c for c in engine.commands if c.startswith("go to "))[:2]
+    engine.step(first)
+    key = engine.state_key()
+    engine.step(second)
+    assert engine.state_key() != key
+    engine.step(first)
+    assert engine.state_key() == key
+
+
+# --- files that are not games ---------------------------------------------------------------------------
+
+
+def replaced(key: str, old: str, new: str) -> Any:
+    """A change to a game file that makes it another game."""
+
+    def change(data: dict[str, Any]) -> None:
+        assert old in data[key]
+        data[key] = data[key].replace(old, new)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.pop("grammar"), "is not a game: it has no grammar"),
+        (lambda d: d.update(pddl_problem="(define)"), r"has no \(:init"),
+        (lambda d: d.update(pddl_domain="(nothing)"), "its PDDL domain cannot be read"),
+        (lambda d: d.update(grammar="nothing"), "grammar has no task"),
+        (replaced("pddl_domain", "(pickupable ?o) (atLoc", "(atLoc"), "another 'pickupobject' action"),
+        (replaced("pddl_domain", "(:action look", "(:action fly"), "another 'fly' action"),
+        (replaced("grammar", "{o.name}", "{o.smell}"), r"'o\.smell', which is not understood"),
+        (replaced("grammar", "opened(r:receptacle)", "opened r"), "which is not understood"),
+        (replaced("pddl_problem", "(:init", "(:init (haunted attic)"), "haunted attic"),
+        (replaced("pddl_problem", "(:goal (and (exists", "(:goal (and (forall"), "forall"),
+        (replaced("pddl_problem", "(:init", "(:init (atLocation agent2 x)"), "2 agents, not one"),
+    ],
+)
+def test_other_files_are_refused_with_the_reason(change: Any, message: str, tmp_path: Path) -> None:
+    data = game_data(generate("0", "train", "micro"))
+    change(data)
+    path = tmp_path / "game.tw-pddl"
+    path.write_bytes(orjson.dumps(data))
+    with pytest.raises(GameError, match=message) as info:
+        load_game(path)
+    assert str(info.value).startswith(str(path))
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff\xff", b'{"pddl_domain": 1}'])
+def test_garbage_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "game.tw-pddl"
+    path.write_bytes(content)
+    with pytest.raises(GameError, match=str(path)):
+        load_game(path)
+    with pytest.raises(GameError, match="No such file"):
+        load_game(tmp_path / "nope")
+
+
+# --- the generator --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_games_are_repeatable_sound_and_of_all_types(size: Any) -> None:
+    seen = set()
+    for k in range(120):
+        blueprint = generate(str(k), "train", size)
+        assert blueprint == generate(str(k), "train", size)
+        assert blueprint != generate(str(k), "train", size, seed=1)
+        seen.add(blueprint.task_type)
+        engine = Engine(Layout(read_game(game_data(blueprint), str(k))))
+        assert not engine.won
+        assert blueprint.goal_text in engine.observation
+        if blueprint.destination is not None:
+            assert blueprint.target in ACCEPTS[blueprint.destination]
+        if blueprint.task_type in TREATMENTS:
+            assert blueprint.target in TREATMENTS[blueprint.task_type][1]
+        if size != "full":
+            assert len(blueprint.receptacles) == SIZES[size][0]
+    assert seen == set(TASK_TYPES)
+
+
+def test_splits_are_disjoint() -> None:
+    rooms: dict[str, set[Any]] = {}
+    pairs: dict[str, set[Any]] = {}
+    for split in SPLITS:
+        made = [generate(str(k), split, "full") for k in range(300)]  # type: ignore[arg-type]
+        rooms[split] = {(b.room, b.room_number) for b in made}
+        pairs[split] = {(b.target, b.destination) for b in made}
+    assert not rooms["train"] & rooms["valid_unseen"]
+    assert not pairs["train"] & pairs["valid_unseen"]
+    assert rooms["train"] & rooms["valid_seen"]
+    assert all(is_held_out(target, destination or "desklamp") for target, destination in pairs["valid_unseen"])
+
+
+def test_a_room_has_the_same_furniture_in_every_game() -> None:
+    furniture: dict[Any, Any] = {}
+    for k in range(300):
+        blueprint = generate(str(k), "train", "full")
+        room = (blueprint.room, blueprint.room_number)
+        assert furniture.setdefault(room, blueprint.receptacles) == blueprint.receptacles
+
+
+# --- the expert -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_expert_wins_generated_games(size: str, split: Any) -> None:
+    env = make_env("alfworld", source="generated", size=size)
+    won = [expert_episode(env, task)[0] for task in env.tasks(split)[:100]]
+    assert sum(won) >= 95
+
+
+def test_the_expert_wins_real_games(real_games: Path) -> None:
+    env = make_env("alfworld", data_dir=str(real_games))
+    for split in ("train", "valid_seen"):
+        tasks = env.tasks(split)
+        won = [expert_episode(env, task)[0] for task in tasks]
+        assert sum(won) >= 0.95 * len(tasks)
+
+
+def test_the_expert_says_what_it_does_not_understand() -> None:
+    expert = make_env("alfworld", source="generated").expert()
+    assert expert is not None
+    with pytest.raises(ValueError, match="does not understand the task 'tidy up'"):
+        expert.act("Your task is to: tidy up.", {"admissible_actions": ("look",)})
+
+
+# --- the environment ------------------------------------------------------------------------------------
+
+
+def test_rewards_as_published_and_as_asked() -> None:
+    env = make_env("alfworld", source="generated", size="micro")
+    won, _, total = expert_episode(env, "train/0")
+    assert (won, total) == (True, 10.0)
+    env = make_env("alfworld", source="generated", size="micro", win_reward=1.0, step_reward=-0.5)
+    _, steps, total = expert_episode(env, "train/0")
+    assert total == pytest.approx(1.0 - 0.5 * steps)
+
+
+def test_sub_goals_pay_once_each() -> None:
+    """Taking, treating and placing; two of the latter for two objects. Lamps: taking, switching on."""
+    expected = {"pick_and_place_simple": 2, "look_at_obj_in_light": 2, "pick_two_obj_and_place": 3}
+    env = make_env("alfworld", source="generated", size="micro", win_reward=0.0, subgoal_reward=1.0)
+    seen = set()
+    for task in env.tasks("train")[:60]:
+        _, info = env.reset(options={"task": task})
+        _, _, total = expert_episode(env, task)
+        assert total == expected.get(info["task_type"], 3), task
+        seen.add(info["task_type"])
+    assert seen == set(TASK_TYPES)
+
+
+def test_a_dataset_in_its_usual_layout(real_games: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALFWORLD_DATA", str(real_games))
+    env = make_env("alfworld")
+    assert (len(env.tasks("train")), len(env.tasks("valid_seen")), len(env.tasks("valid_unseen"))) == (200, 140, 0)
+    assert env.tasks("eval_in_distribution") == env.tasks("valid_seen")  # type: ignore[arg-type]
+    task = env.tasks("valid_seen")[0]
+    observation, info = env.reset(options={"task": task})
+    assert "Your task is to: " in observation
+    assert info["task_type"] == task.split("/")[1].split("-")[0]
+    with pytest.raises(ValueError, match="no ALFWorld game"):
+        env.reset(options={"task": "train/../../outside"})
+    with pytest.raises(ValueError, match="no split 'test'"):
+        env.tasks("test")  # type: ignore[arg-type]
+    assert make_env("alfworld", source="generated").tasks("train")[0] == "train/0"
+
+
+def test_games_that_cannot_be_played_are_skipped_and_counted(tmp_path: Path) -> None:
+    for folder, solvable in (("a", True), ("b", False), ("pick-AppleSliced-1", True), ("x_movable_y", True)):
+        trial = tmp_path / "train" / folder / "trial"
+        trial.mkdir(parents=True)
+        data = game_data(generate("0", "train", "micro")) | {"solvable": solvable}
+        (trial / "game.tw-pddl").write_bytes(orjson.dumps(data))
+    env: Any = make_env("alfworld", data_dir=str(tmp_path))
+    assert env.tasks("train") == ("train/a/trial",)
+    assert env.skipped == {"unsolvable": 1, "movable or sliced": 2}
+
+
+def test_threads_do_not_disturb_one_another() -> None:
+    tasks = [f"train/{k}" for k in range(8)]
+
+    def episode(task: str) -> list[Any]:
+        return list(play(make_env("alfworld", source="generated", size="mini"), task, seed=0))
+
+    alone = [episode(task) for task in tasks]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(episode, tasks * 4)) == alone * 4
+
+
+def test_a_thousand_environments_in_one_process() -> None:
+    envs = [make_env("alfworld", source="generated", size="micro") for _ in range(1000)]
+    starts = [env.reset(options={"task": f"train/{k % 50}"})[0] for k, env in enumerate(envs)]
+    moves = [env.step("look")[0] for env in envs]
+    assert starts[:50] == starts[50:100]
+    assert all(isinstance(move, str) for move in moves)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_reference_engine_is_an_engine_too() -> None:
+    """The same tasks, the same answers, from TextWorld in a process of its own."""
+    native = make_env("alfworld", source="generated", size="micro")
+    reference = make_env("alfworld", source="generated", size="micro", engine="textworld", anchor_mode="observation")
+    try:
+        observation, info = native.reset(options={"task": "train/2"})
+        expected, reference_info = reference.reset(options={"task": "train/2"})
+        assert observation == expected
+        expert = native.expert()
+        assert expert is not None
+        done = False
+        while not done:
+            assert info["admissible_actions"] == reference_info["admissible_actions"]
+            action = expert.act(observation, info)
+            observation, reward, done, _, info = native.step(action)
+            answer, their_reward, their_done, _, reference_info = reference.step(action)
+            assert (observation, reward, done) == (answer, their_reward, their_done)
+        assert info["won"]
+    finally:
+        reference.close()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_reference_engine_that_dies_is_reported() -> None:
+    env: Any = make_env("alfworld", source="generated", size="micro", engine="textworld")
+    env.reset(options={"task": "train/2"})
+    env._player._process.kill()
+    env._player._process.join()
+    with pytest.raises(RuntimeError, match="the reference engine's process ended"):
+        env.step("look")
+    env.reset(options={"task": "train/2"})
+    assert env.step("look")[4]["action_valid"]
+    env.close()
+
+
+def test_step_before_reset_says_so() -> None:
+    with pytest.raises(RuntimeError, match="call reset before step"):
+        make_env("alfworld", source="generated").step("look")
