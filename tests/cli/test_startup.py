@@ -87,3 +87,27 @@ def test_training_writes_the_resolved_config_and_is_honest(tmp_path: Path) -> No
     assert (tmp_path / "runs/default/config.yaml").is_file()
     assert result.returncode == 1
     assert "no training loop yet" in result.stderr
+
+
+def test_env_list_and_check(tmp_path: Path) -> None:
+    listed = run("-m", "openmanus_rl", "env", "list").stdout
+    assert "alfworld/AlfredTWEnv" in listed
+    assert "(also: alfworld)" in listed
+    good = run("-m", "openmanus_rl", "env", "check", "grid", "size=4", "--episodes", "50")
+    assert good.returncode == 0, good.stdout + good.stderr
+    assert "all checks passed" in good.stdout
+    (tmp_path / "mine.py").write_text(
+        "class Bad:\n    def reset(self):\n        return 3, {}\n"
+        "    def step(self, action):\n        return 'x', 0.0, False, False, {}\n"
+    )
+    bad = run("-m", "openmanus_rl", "env", "check", "mine:Bad", "--episodes", "50", cwd=tmp_path)
+    assert bad.returncode == 1
+    assert "reset must give text, got int" in bad.stdout
+    for arguments, message in (
+        (["gird"], "no environment named 'gird'; did you mean grid?"),
+        (["grid", "size"], "is not of the form key=value"),
+        (["grid", "size=2"], "size must lie between 3 and 50, got 2"),
+    ):
+        wrong = run("-m", "openmanus_rl", "env", "check", *arguments)
+        assert wrong.returncode == 2
+        assert message in wrong.stderr

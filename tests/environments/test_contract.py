@@ -135,7 +135,7 @@ class Empty:
 @pytest.mark.parametrize("name", ["grid", "alfworld"])
 def test_wrong_tasks(name: str, task: str) -> None:
     env = make_env(name, **({"source": "generated"} if name == "alfworld" else {}))
-    with pytest.raises(ValueError, match="has no task .*: ids are SPLIT/NUMBER"):
+    with pytest.raises(ValueError, match=r"has no task .*: ids are SPLIT/NUMBER"):
         env.reset(options={"task": task})
 
 

@@ -25,33 +25,39 @@ _TASKS = (
     (r"put (?:a|some) (\w+) (?:in|on) (\w+)", "place"),
 )
 _APPLIANCES = {"clean": ("sinkbasin",), "heat": ("microwave",), "cool": ("fridge",)}
+_TAKEN = re.compile(r"You pick up the (\w+ \d+) from the (\w+ \d+)")
+_PUT = re.compile(r"You (?:put|move) the (\w+ \d+) (?:in/on|to) the (\w+ \d+)")
+_TREATED = re.compile(r"You (?:clean|heat|cool) the (\w+ \d+) using")
 _SEEN = re.compile(r"(?:On the ([\w ]+?), you see|The ([\w ]+?) is open\. In it, you see) (.*?)\.(?:\s|$)")
 
 
 @dataclass
 class AlfworldExpert:
-    """One episode's player."""
+    """One episode's player. All it knows it read in observations and in the lists of admissible commands."""
 
     verb: str = ""
     target: str = ""
     destination: str = ""
+    receptacles: set[str] = field(default_factory=set)
     seen: dict[str, list[str]] = field(default_factory=dict)
-    held: str | None = None
     treated: set[str] = field(default_factory=set)
-    put_into: str | None = None
-    placed: int = 0
     visited: set[str] = field(default_factory=set)
-    here: str | None = None
+    put_into: str | None = None
+    held: str | None = None
+    here: tuple[str, ...] = ()
+    searches: int = 0
 
     def act(self, observation: str, info: Info) -> str:
         """The next command."""
         commands: tuple[str, ...] = info["admissible_actions"]
         if not self.verb:
             self._read_task(observation)
+        self.receptacles.update(command[6:] for command in commands if command.startswith("go to "))
+        near = [command[8:] for command in commands if command.startswith("examine ")]
+        self.here = tuple(thing for thing in near if thing in self.receptacles)
+        self.held = next((thing for thing in near if thing not in self.receptacles), None)
         self._remember(observation)
-        command = self._choose(commands)
-        self._expect(command)
-        return command
+        return self._choose(commands)
 
     def _read_task(self, observation: str) -> None:
         task = observation.partition("Your task is to: ")[2].strip().rstrip(".")
@@ -63,30 +69,22 @@ class AlfworldExpert:
 
     def _remember(self, observation: str) -> None:
         for on, inside, listed in _SEEN.findall(observation):
-            self.seen[on or inside] = re.findall(r"an? ([\w]+ \d+)", listed)
+            self.seen[on or inside] = re.findall(r"an? (\w+ \d+)", listed)
             self.visited.add(on or inside)
-
-    def _expect(self, command: str) -> None:
-        """What the command will change, as far as the texts do not repeat it."""
-        words = command.split()
-        if command.startswith("go to "):
-            self.here = command[6:]
-        elif words[0] == "take":
-            self.held = f"{words[1]} {words[2]}"
-            for things in self.seen.values():
-                if self.held in things:
-                    things.remove(self.held)
-        elif words[0] in ("put", "move") and self.held is not None:
-            place = f"{words[-2]} {words[-1]}"
-            self.seen.setdefault(place, []).append(self.held)
-            self.placed += _kind(place) == self.destination
-            self.put_into, self.held = place, None
-        elif words[0] in _APPLIANCES and self.held is not None:
-            self.treated.add(self.held)
+        for thing, place in _TAKEN.findall(observation):
+            if thing in self.seen.get(place, ()):
+                self.seen[place].remove(thing)
+        for thing, place in _PUT.findall(observation):
+            self.seen.setdefault(place, []).append(thing)
+            if _kind(thing) == self.target and _kind(place) == self.destination:
+                self.put_into = place
+        self.treated.update(_TREATED.findall(observation))
 
     def _choose(self, commands: tuple[str, ...]) -> str:
         if self.held is None:
             return self._fetch(commands)
+        if _kind(self.held) != self.target:
+            return self._drop(commands)
         if self.verb == "light":
             return self._use_lamp(commands)
         if self.verb in _APPLIANCES and self.held not in self.treated:
@@ -105,13 +103,21 @@ class AlfworldExpert:
                 return self._approach(place, commands)
         return self._search(self.target, commands)
 
+    def _drop(self, commands: tuple[str, ...]) -> str:
+        """Get rid of something that is not asked for, at the next place that takes it."""
+        for command in commands:
+            if re.match(rf"(?:put|move) {self.held} (?:in/on|to) ", command):
+                return command
+        for place in self.here:
+            if f"open {place}" in commands:
+                return f"open {place}"
+        return self._anything(commands)
+
     def _is_delivered(self, place: str) -> bool:
-        """Whether a target there is where it belongs already (for treated ones, only after it was treated)."""
-        if _kind(place) != self.destination or self.verb == "light":
-            return False
-        if self.verb in _APPLIANCES:
-            return False
-        return self.verb != "two" or place == self.put_into
+        """Whether a target there is where it belongs already; one that must be treated is taken out again."""
+        if self.verb == "two":
+            return place == self.put_into
+        return self.verb == "place" and _kind(place) == self.destination
 
     def _use_lamp(self, commands: tuple[str, ...]) -> str:
         for command in commands:
@@ -123,7 +129,7 @@ class AlfworldExpert:
         return self._search(self.destination, commands)
 
     def _deliver(self, commands: tuple[str, ...]) -> str:
-        wanted = self.put_into if self.verb == "two" and self.placed else None
+        wanted = self.put_into if self.verb == "two" else None
         for command in commands:
             if re.match(rf"(?:put|move) {self.held} (?:in/on|to) ", command):
                 place = " ".join(command.split()[-2:])
@@ -135,8 +141,9 @@ class AlfworldExpert:
 
     def _visit_kind(self, kinds: tuple[str, ...], commands: tuple[str, ...]) -> str:
         """Go to a receptacle of a kind, and open it if it is closed."""
-        if self.here is not None and _kind(self.here) in kinds and f"open {self.here}" in commands:
-            return f"open {self.here}"
+        for place in self.here:
+            if _kind(place) in kinds and f"open {place}" in commands:
+                return f"open {place}"
         places = [command for command in commands if command.startswith("go to ") and _kind(command[6:]) in kinds]
         return places[-1] if places else self._anything(commands)
 
@@ -148,8 +155,9 @@ class AlfworldExpert:
 
     def _search(self, kind: str, commands: tuple[str, ...]) -> str:
         """The likeliest place that was not looked into yet."""
-        if self.here is not None and self.here not in self.visited and f"open {self.here}" in commands:
-            return f"open {self.here}"
+        for place in self.here:
+            if place not in self.visited and f"open {place}" in commands:
+                return f"open {place}"
         usual = USUAL_PLACES.get(kind, {})
         places = [c[6:] for c in commands if c.startswith("go to ") and c[6:] not in self.visited]
         if not places:
@@ -163,8 +171,9 @@ class AlfworldExpert:
     def _anything(self, commands: tuple[str, ...]) -> str:
         """Everything was looked at and nothing was found: look again, somewhere else each time."""
         self.visited.clear()
-        places = sorted(c for c in commands if c.startswith("go to "))
-        return places[len(self.treated) + self.placed % max(1, len(places))] if places else "look"
+        self.searches += 1
+        places = sorted(command for command in commands if command.startswith("go to "))
+        return places[self.searches % len(places)] if places else "look"
 
 
 def _kind(name: str) -> str:

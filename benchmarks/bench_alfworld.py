@@ -1,0 +1,106 @@
+"""Native ALFWorld against stock TextWorld on the same games and the same commands; memory; generating games.
+
+Games come from $ALFWORLD_DATA if it is set, else they are generated.
+"""
+
+import gc
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+import tracemalloc
+from pathlib import Path
+
+from benchmarks.harness import Report
+from openmanus_rl.environments.alfworld.engine import Engine, Layout
+from openmanus_rl.environments.alfworld.env import find_dataset, layout_of_generated, list_games
+from openmanus_rl.environments.alfworld.export import export_game, game_data
+from openmanus_rl.environments.alfworld.game import load_game, read_game
+from openmanus_rl.environments.alfworld.generator import generate
+from openmanus_rl.environments.registry import make_env
+
+GAMES, STEPS = 12, 40
+
+
+def games(folder: Path) -> tuple[str, list[Path]]:
+    """Which games, and their files."""
+    root = find_dataset("auto", None) if os.environ.get("ALFWORLD_DATA") else None
+    if root is None:
+        return "generated games", [export_game(generate(str(k), "train", "full"), folder) for k in range(GAMES)]
+    tasks = list(list_games(root, "train")[0])
+    random.Random(0).shuffle(tasks)
+    return "dataset games", [root / task / "game.tw-pddl" for task in tasks[:GAMES]]
+
+
+def run(report: Report) -> None:
+    """Steps a second side by side, load times, memory, generation."""
+    with tempfile.TemporaryDirectory() as folder:
+        kind, files = games(Path(folder))
+        native, reference = _side_by_side(files)
+    for name, (load, step) in (("native", native), ("textworld", reference)):
+        report.row(f"{name}, {len(files)} {kind}", load_ms=1e3 * load, step_ms=1e3 * step, steps_a_second=1 / step)
+    report.row("native over textworld", step_ratio=reference[1] / native[1], load_ratio=reference[0] / native[0])
+    _generation(report)
+    _memory(report)
+
+
+def _side_by_side(files: list[Path]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Median seconds to load and reset, and to step and list the commands; the engines take turns, step by step."""
+    import textworld
+    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+
+    arguments = list(sys.argv)
+    loads: tuple[list[float], list[float]] = ([], [])
+    steps: tuple[list[float], list[float]] = ([], [])
+    for number, file in enumerate(files):
+        start = time.perf_counter()
+        engine = Engine(Layout(load_game(file)))
+        loads[0].append(time.perf_counter() - start)
+        start = time.perf_counter()
+        env = AlfredDemangler(textworld.envs.PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
+        env.load(str(file))
+        env.reset()
+        loads[1].append(time.perf_counter() - start)
+        rng = random.Random(number)
+        for _ in range(STEPS):
+            command = rng.choice(sorted(engine.commands))
+            start = time.perf_counter()
+            engine.step(command)
+            sorted(engine.commands)
+            steps[0].append(time.perf_counter() - start)
+            start = time.perf_counter()
+            _, _, done = env.step(command)
+            steps[1].append(time.perf_counter() - start)
+            if done:
+                break
+    sys.argv[:] = arguments
+    # Means over steps: a run pays for its slow steps too.
+    (native, reference) = ((statistics.median(loads[k]), statistics.fmean(steps[k])) for k in (0, 1))
+    return native, reference
+
+
+def _generation(report: Report) -> None:
+    start = time.perf_counter()
+    for k in range(1000):
+        Layout(read_game(game_data(generate(str(k), "train", "full")), str(k)))
+    report.row("generate, write and read 1,000 full games", seconds=time.perf_counter() - start)
+
+
+def _memory(report: Report) -> None:
+    make_env("alfworld", source="generated").reset()
+    for what, different, count in (("a game of its own each", True, 200), ("8 games shared", False, 1000)):
+        layout_of_generated.cache_clear()
+        gc.collect()
+        tracemalloc.start()
+        envs = [make_env("alfworld", source="generated") for _ in range(count)]
+        for k, env in enumerate(envs):
+            if different:
+                layout_of_generated.cache_clear()
+            env.reset(options={"task": f"train/{k if different else k % 8}"})
+            env.step("look")
+        gc.collect()
+        size = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        report.row(f"memory, {count:,} environments, {what}", kib_an_instance=size / count / 1024)
