@@ -1,20 +1,18 @@
 """The rules of ALFWorld on plain Python data: the same texts and the same commands as TextWorld, hundreds of times
 faster.
 
-Why our own: TextWorld grounds each game with a planner (a second to load), keeps all facts as objects, and
-re-derives every
-text and every command with a parser at each step (tens of milliseconds). Here a step touches the few sets it changes.
-`tests/environments/alfworld` compares the two command by command.
+Why our own: TextWorld grounds each game with a planner (a second to load), keeps all facts as objects, and re-derives
+every text and every command with a parser at each step (tens of milliseconds). Here a step touches the few sets it
+changes. `tests/environments/alfworld` compares the two command by command.
 
 Details of the reference that a reader would not guess:
 
 - `examine OBJECT` works on a held object only: the rule's other branch has a typing error (`location,`) that empties
   it.
-- An action that could never change anything is not offered: going to where one is, cleaning what was clean from the
-  start, and
-  cooling what was cool from the start and can never be heated.
-- "not" in a text's query is a fact of its own. It becomes true when an action makes the opposite false, and is not true
-  before that.
+- Going to where one is already is not offered: the planner drops an action whose effect is its own precondition.
+  Others that change nothing, like cooling what is cool, are offered.
+- "not" in a text's query is a fact of its own. It becomes true when an action makes the opposite false, and is not
+  true before that.
 """
 
 from __future__ import annotations
@@ -103,18 +101,11 @@ class Layout:
         def places(kinds: Collection[str]) -> frozenset[str]:
             return frozenset(r for r in game.receptacles if kind_of.get(r, "") in kinds)
 
-        cleaners, heaters, coolers = (
-            places(game.domain.cleaning_places),
-            places(["microwavetype"]),
-            places(["fridgetype"]),
-        )
-        can_heat = facts["heatable"] if heaters else frozenset[str]()
-        can_cool = facts["coolable"] if coolers else frozenset[str]()
-        # (action, places, objects): objects on which the action can have an effect at some time in this game.
+        # (action, places, objects)
         self.treatments = (
-            ("cleanobject", cleaners, facts["cleanable"] - facts["isclean"]),
-            ("heatobject", heaters, can_heat - (facts["ishot"] - can_cool)),
-            ("coolobject", coolers, can_cool - (facts["iscool"] - can_heat)),
+            ("cleanobject", places(game.domain.cleaning_places), facts["cleanable"]),
+            ("heatobject", places(["microwavetype"]), facts["heatable"]),
+            ("coolobject", places(["fridgetype"]), facts["coolable"]),
         )
         self.contents = Relation(facts["inreceptacle"])
         self.object_places = Relation(facts["objectatlocation"])
@@ -281,9 +272,9 @@ class Engine:
                     if receptacle in places:
                         offer(action, o=held, r=receptacle, l=self.location)
         if held in self.layout.knives:
-            facts = self.layout.game.facts
+            sliceable = self.layout.game.facts["sliceable"]
             for item in self.object_places.backward.get(self.location, ()):
-                if item in facts["sliceable"] and item not in facts["issliced"]:
+                if item in sliceable:
                     offer("sliceobject", co=item, ko=held, l=self.location)
 
     # --- doing it ---------------------------------------------------------------------------------------

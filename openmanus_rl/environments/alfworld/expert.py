@@ -1,8 +1,7 @@
 """An expert that plays ALFWorld from the texts alone: it searches likely places first and remembers what it saw.
 
-It understands the templated tasks ("put two mug in desk."), in both wordings of the commands, since it picks
-commands from
-the admissible ones. Tasks in people's own words are beyond it.
+It understands the templated tasks ("put two mug in desk."), in both wordings of the commands, since it picks commands
+from the admissible ones. Tasks in people's own words are beyond it.
 """
 
 from __future__ import annotations

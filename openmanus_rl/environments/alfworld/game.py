@@ -1,8 +1,8 @@
 """A game file (`game.tw-pddl`) as plain data: what is where at the start, what can be done with it, and the goal.
 
-The file holds a PDDL domain (the rules, the same for all games), a PDDL problem (this room), and the text grammar. The
-reference engine grounds the rules with Fast Downward; here they are known (`engine.py`), and a file whose domain says
-anything else is refused rather than played wrongly.
+The file holds a PDDL domain (the rules, the same for all games), a PDDL problem (this room), and the text grammar.
+The reference engine grounds the rules with Fast Downward; here they are known (`engine.py`), and a file whose domain
+says anything else is refused rather than played wrongly.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Games for where no dataset is: rooms with plausible furniture, things in likely places, a task that can be solved.
 
 A game is named by its split and a number, and everything about it follows from that name and the seed: the same name
-is the
-same game, on any machine. Rooms are numbered as in the dataset: 7 to 30 are for training and `valid_seen`, 1 to 6 for
-`valid_unseen`. Which objects are to be brought where is disjoint too: a pair that `valid_unseen` asks for is never
-asked
-for in training.
+is the same game, on any machine. Rooms are numbered as in the dataset: 7 to 30 are for training and `valid_seen`, 1
+to 6 for `valid_unseen`. Which objects are to be brought where is disjoint too: a pair that `valid_unseen` asks for is
+never asked for in training.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The text grammar inside a game file: which words an action has, and what it answers.
 
-Game files of different releases say "put X in/on Y" or "move X to Y", "You arrive at loc 12" or "You arrive at desk 1".
-They carry their own grammar, so this reads it instead of knowing the sentences. The notation:
+Game files of different releases say "put X in/on Y" or "move X to Y", "You arrive at loc 12" or "You arrive at desk
+1". They carry their own grammar, so this reads it instead of knowing the sentences. The notation:
 
     #rule#                  another rule; of its productions, the first whose condition holds
     {r.name}                a property of an entity

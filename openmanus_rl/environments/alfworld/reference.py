@@ -1,8 +1,7 @@
 """The reference engine (the `alfworld` and `textworld` packages) behind the same interface, one process per game.
 
 TextWorld's parser is global, it overwrites `sys.argv`, and it ends the process on bad PDDL: it gets a process of its
-own, which
-is not daemonic (there it deadlocks) and is asked over a pipe with a time limit.
+own, which is not daemonic (there it deadlocks) and is asked over a pipe with a time limit.
 """
 
 from __future__ import annotations

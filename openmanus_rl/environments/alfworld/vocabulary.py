@@ -1,8 +1,8 @@
 """ALFWorld's vocabulary: kinds of rooms, receptacles and objects, and how they go together.
 
 `tables.json` holds `USUAL_PLACES`, how often a kind of object stood on a kind of receptacle in released games (the
-generator places objects by them, and the expert searches by them), and `ACCEPTS`, the released games' table of what may
-be put where, for the kinds of objects listed here.
+generator places objects by them, and the expert searches by them), and `ACCEPTS`, the released games' table of what
+may be put where, for the kinds of objects listed here.
 """
 
 from __future__ import annotations
