@@ -1,6 +1,6 @@
 """Advantage estimators by name, behind one signature, so that a trainer need not know which one it runs.
 
-To add one: write it in its own file, wrap it here, and add its name to `AdvEstimator` in `config/schema.py`.
+To add one: write it in its own file, wrap it here, and add its name to `AdvEstimator` in `config/section.py`.
 """
 
 from __future__ import annotations

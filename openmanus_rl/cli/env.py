@@ -55,7 +55,7 @@ def check(
         make_env(name, **keywords).close()
     except (ValueError, TypeError) as error:
         raise ConfigError([Problem(str(error))]) from None
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     with console.status(f"checking {name}"):
         results = check_env(name, episodes, **keywords)
     table = Table(title=f"{name} {' '.join(options or ())}".strip(), title_justify="left", show_header=False, box=None)

@@ -82,7 +82,11 @@ def keys_as_markdown() -> str:
 def _entries() -> Iterator[tuple[str, str, str]]:
     for path, field, section in _walk(Config, ()):
         if section is None:
-            yield ".".join(path), _shown(field.default), " ".join((field.description or "").split())
+            yield (
+                ".".join(path),
+                _shown(field.get_default(call_default_factory=True)),
+                " ".join((field.description or "").split()),
+            )
 
 
 def _walk(

@@ -18,6 +18,7 @@ group a group. After the end of an episode `step` changes nothing, pays nothing,
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -44,7 +45,7 @@ class Expert(Protocol):
         """The next action, given the latest observation and info."""
 
 
-class TextEnv(gymnasium.Env[str, str]):
+class TextEnv(gymnasium.Env[str, str], ABC):
     """Base class of the environments here; your own may be any class with `reset` and `step` (see `make_env`)."""
 
     name: ClassVar[str] = ""
@@ -57,9 +58,9 @@ class TextEnv(gymnasium.Env[str, str]):
         self.observation_space = self.action_space = ANY_TEXT
         self._over: Info | None = None
 
+    @abstractmethod
     def tasks(self, split: Split) -> Sequence[str]:
         """The ids of a split's tasks; each can be given to `reset` as `options={"task": id}`."""
-        raise NotImplementedError
 
     def expert(self) -> Expert | None:
         """A policy for one episode that solves most tasks from observations, or None."""

@@ -16,7 +16,8 @@ from openmanus_rl.algorithms import (
     compute_step_discounted_returns,
 )
 from openmanus_rl.config.checks import GROUP_ESTIMATORS
-from openmanus_rl.config.schema import AdvEstimator, PolicyLoss
+from openmanus_rl.config.learning import PolicyLoss
+from openmanus_rl.config.section import AdvEstimator
 
 
 def full_history() -> AdvantageInputs:

@@ -1,0 +1,139 @@
+"""The keys of what is run and where: the data of a step, the environment, the run itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from openmanus_rl.config.models import local_path
+from openmanus_rl.config.section import Count, Frequency, Name, NonNegativeInt, Section, UnitInterval
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class DataConfig(Section):
+    """How much is collected in a step, and how long it may be."""
+
+    train_batch_size: Count = 16
+    """Tasks (groups) in a training step; each is played `env.rollout.n` times."""
+    val_batch_size: Count = 128
+    """Episodes played by one validation."""
+    max_prompt_length: Count = 4096
+    """Longest prompt in tokens: everything the agent reads before it writes a turn, history included."""
+    max_response_length: Count = 512
+    """Longest response in tokens, per turn."""
+
+
+class EnvRollout(Section):
+    n: Count = 1
+    """Group size: how often each task is played in a training step."""
+
+
+class AlfworldOptions(Section):
+    """ALFWorld; used by `env.env_name=alfworld/AlfredTWEnv`."""
+
+    source: Literal["auto", "dataset", "generated"] = "auto"
+    """Where games come from; `auto` is the dataset if there is one, else generated games."""
+    data_dir: str | None = None
+    """A downloaded dataset in its usual layout. Default: `$ALFWORLD_DATA`."""
+    engine: Literal["native", "textworld"] = "native"
+    """`textworld` is the reference implementation, from the `[alfworld]` extra."""
+    size: Literal["micro", "mini", "full"] = "full"
+    """Size of generated games: 3 receptacles, 6, or as many as the real ones."""
+    win_reward: float = 10.0
+    """Reward for solving the task."""
+    step_reward: float = 0.0
+    """Reward for every step; a small negative one makes the agent hurry."""
+    subgoal_reward: float = 0.0
+    """Reward for each step towards the goal: taking a target, treating it, placing it."""
+
+
+class WebshopOptions(Section):
+    """WebShop; used by `env.env_name=Webshop`."""
+
+    data_dir: str | None = None
+    """Folder with the original catalogue files. Default: a generated catalogue."""
+
+
+class EnvConfig(Section):
+    """The environment, and how an episode in it is played."""
+
+    env_name: str = ""
+    """`alfworld/AlfredTWEnv`, `Webshop`, another registered name, or `module:Class`. Required."""
+    max_steps: Count = 50
+    """Turns after which an episode ends with `step_limit`."""
+    seed: NonNegativeInt | None = None
+    """Seed of the tasks' order and of the environments. Default: `trainer.seed`."""
+    rollout: EnvRollout = EnvRollout()
+    context: Literal["full_history", "window"] = "full_history"
+    """`full_history` appends every turn (one sample an episode); `window` writes a fresh prompt each turn
+    with the last `history_length` steps (one sample a turn)."""
+    history_length: NonNegativeInt = 2
+    """Steps that `window` shows."""
+    anchor_mode: Literal["state", "observation"] = "state"
+    """What GiGPO compares steps by: the environment's exact state where it gives one, or what was observed."""
+    alfworld: AlfworldOptions = AlfworldOptions()
+    webshop: WebshopOptions = WebshopOptions()
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments for an environment of your own."""
+
+
+def _as_list(value: object) -> object:
+    """`console` and `console,wandb` are lists too."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+Logger = Literal["console", "tensorboard", "wandb", "trackio"]
+
+
+class TrainerConfig(Section):
+    """The run: how long, where, on what, and what it leaves behind."""
+
+    total_epochs: Count = 150
+    """Epochs. Environments have no end, so an epoch is `steps_per_epoch` training steps."""
+    steps_per_epoch: Count = 1
+    total_training_steps: Count | None = None
+    """Training steps in all. Default: `total_epochs * steps_per_epoch`."""
+    test_freq: Frequency = 5
+    """Validate every so many steps; 0 or -1 never."""
+    val_before_train: bool = True
+    """Validate before the first step: the curve's starting point."""
+    save_freq: Frequency = 10
+    """Save a checkpoint every so many steps; 0 or -1 never."""
+    max_actor_ckpt_to_keep: Count = 2
+    """Checkpoints kept besides the best one."""
+    default_local_dir: Name | None = "runs/{experiment_name}"
+    """The run directory; `{project_name}` and `{experiment_name}` are filled in."""
+    resume_mode: Name = "auto"
+    """`auto` goes on from the run directory's last checkpoint, `disable` starts anew, else a checkpoint's path."""
+    project_name: Name = "openmanus-rl"
+    experiment_name: Name | None = None
+    """Default: made from the environment's name and the estimator."""
+    logger: Annotated[tuple[Logger, ...], BeforeValidator(_as_list)] = ("console",)
+    """Where metrics go besides the run directory's JSONL: any of `console`, `tensorboard`, `wandb`, `trackio`."""
+    seed: NonNegativeInt = 0
+    """Every random number of the run is derived from it."""
+    max_failure_rate: UnitInterval = 0.2
+    """The run halts when more of a step's episodes than this end in env_error or engine_error."""
+    backend: Literal["local", "ray"] | None = None
+    """`local` is this process. Default: `ray` when there is more than one worker."""
+    nnodes: Count = 1
+    n_gpus_per_node: NonNegativeInt = 0
+    """GPUs on each node; 0 trains on CPUs."""
+    n_cpu_workers: Count = 1
+    """Training workers where there is no GPU."""
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The run directory, or None when the run leaves nothing on disk."""
+        if self.default_local_dir is None:
+            return None
+        filled = self.default_local_dir.replace("{project_name}", self.project_name)
+        return local_path(filled.replace("{experiment_name}", self.experiment_name or ""))
+
+    @property
+    def n_workers(self) -> int:
+        """Training ranks in all."""
+        return self.nnodes * (self.n_gpus_per_node or self.n_cpu_workers)
