@@ -14,12 +14,15 @@ Options = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", h
 
 def parse_options(words: list[str] | None) -> dict[str, object]:
     """`size=micro seed=3` as keyword arguments; values are read as YAML scalars."""
-    from openmanus_rl.config.problems import ConfigError
+    from openmanus_rl.config.problems import ConfigError, Problem
     from openmanus_rl.config.sources import read_overrides
 
     settings, problems = read_overrides([f"env.options.{word}" for word in words or ()])
     if problems:
         raise ConfigError(problems)
+    nested = [setting.key.removeprefix("env.options.") for setting in settings if len(setting.path) != 3]
+    if nested:
+        raise ConfigError([Problem(f"an option has a plain name, not {key}") for key in nested])
     return {setting.path[2]: setting.value for setting in settings}
 
 
@@ -43,6 +46,7 @@ def check(
 ) -> None:
     """Check that an environment keeps the contract; exits with 1 if it does not."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from openmanus_rl.config.problems import ConfigError, Problem
@@ -53,15 +57,17 @@ def check(
     keywords = parse_options(options)
     try:
         make_env(name, **keywords).close()
-    except (ValueError, TypeError) as error:
+    except (ValueError, OSError) as error:
         raise ConfigError([Problem(str(error))]) from None
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     with console.status(f"checking {name}"):
-        results = check_env(name, episodes, **keywords)
-    table = Table(title=f"{name} {' '.join(options or ())}".strip(), title_justify="left", show_header=False, box=None)
+        results = check_env(name, keywords, episodes)
+    table = Table(
+        title=escape(f"{name} {' '.join(options or ())}".strip()), title_justify="left", show_header=False, box=None
+    )
     colours = {"pass": "green", "fail": "red", "info": "blue"}
     for result in results:
-        table.add_row(f"[{colours[result.status]}]{result.status}[/]", result.name, result.detail)
+        table.add_row(f"[{colours[result.status]}]{result.status}[/]", result.name, escape(result.detail))
     console.print(table)
     failed = sum(result.status == "fail" for result in results)
     console.print(f"{failed} of {len(results)} checks failed" if failed else "all checks passed")

@@ -111,6 +111,7 @@ def _shown(default: object) -> str:
     if isinstance(default, tuple):
         return f"[{', '.join(_shown(item) for item in default)}]"
     if isinstance(default, BaseModel):
-        changed = {name: value for name, value in default if value != type(default).model_fields[name].default}
+        defaults = type(default).model_fields
+        changed = {k: v for k, v in default if v != defaults[k].get_default(call_default_factory=True)}
         return "{" + ", ".join(f"{name}: {_shown(value)}" for name, value in changed.items()) + "}"
     return str(default)

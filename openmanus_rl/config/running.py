@@ -42,6 +42,8 @@ class AlfworldOptions(Section):
     """`textworld` is the reference implementation, from the `[alfworld]` extra."""
     size: Literal["micro", "mini", "full"] = "full"
     """Size of generated games: 3 receptacles, 6, or as many as the real ones."""
+    wording: Literal["new", "old"] = "new"
+    """Of generated games: "move X to Y" as in newer releases, or "put X in/on Y"."""
     win_reward: float = 10.0
     """Reward for solving the task."""
     step_reward: float = 0.0

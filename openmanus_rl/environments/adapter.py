@@ -9,12 +9,12 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from openmanus_rl.environments.base import NumberedTasks, Split, StepResult, TextEnv, parse_numbered_task
+from openmanus_rl.environments.base import SPLITS, NumberedTasks, Split, StepResult, TextEnv, parse_numbered_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from openmanus_rl.environments.base import Expert, Info
+    from openmanus_rl.environments.base import AnchorMode, Expert, Info
 
 TASKS_PER_SPLIT = 10_000
 # Seeds of the splits do not meet: a validation task is never a training task.
@@ -24,15 +24,18 @@ _FIRST_SEED = {"train": 0, "valid_seen": 1_000_000, "valid_unseen": 2_000_000}
 class AdaptedEnv(TextEnv):
     """A class with `reset` and `step`, completed. Without `tasks` of its own, a task is a seed."""
 
-    def __init__(self, inner: Any, name: str) -> None:
-        super().__init__()
+    def __init__(self, inner: Any, name: str, anchor_mode: AnchorMode = "state") -> None:
+        super().__init__(anchor_mode)
         for method in ("reset", "step"):
             if not callable(getattr(inner, method, None)):
                 raise ValueError(f"environment {name!r} has no {method} method")
         self.inner = inner
         self.label = name
         self.reward_bounds = getattr(inner, "reward_bounds", (float("-inf"), float("inf")))
-        self._reset_takes = set(inspect.signature(inner.reset).parameters)
+        parameters = inspect.signature(inner.reset).parameters
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        self._reset_takes = {"seed", "options"} if takes_all else set(parameters)
+        self._admissible: tuple[str, ...] | None = None
 
     def tasks(self, split: Split) -> Sequence[str]:
         """The class's own tasks, or numbered ones."""
@@ -54,35 +57,46 @@ class AdaptedEnv(TextEnv):
         if hasattr(self.inner, "tasks"):
             arguments["seed"] = seed
         else:
-            split, number = parse_numbered_task(task, self.label)
+            split, number = parse_numbered_task(task, self.label, dict.fromkeys(SPLITS, TASKS_PER_SPLIT))
             arguments["seed"] = _FIRST_SEED[split] + number
-        observation, info = self.inner.reset(**{k: v for k, v in arguments.items() if k in self._reset_takes})
-        self._over = None
-        return _text(observation, "reset", self.label), self._complete(observation, info, 0.0, False)
+        observation, given = self.inner.reset(**{k: v for k, v in arguments.items() if k in self._reset_takes})
+        info = self._complete(_text(observation, "reset", self.label), given, won=False, valid=True)
+        self.begin(info)
+        return observation, info
 
     def step(self, action: str) -> StepResult:
         """Pass the action on and complete the answer."""
-        if self._over is not None:
-            return self.over()
-        observation, reward, terminated, truncated, info = self.inner.step(action)
-        reward = float(reward)
-        complete = self._complete(observation, info, reward, bool(terminated))
+        if (answer := self.answer_if_over()) is not None:
+            return answer
+        valid = self._admissible is None or action in self._admissible
+        observation, reward, terminated, truncated, given = self.inner.step(action)
+        reward, terminated, truncated = float(reward), bool(terminated), bool(truncated)
+        info = self._complete(_text(observation, "step", self.label), given, won=terminated and reward > 0, valid=valid)
         if terminated or truncated:
-            self._over = complete
-        return _text(observation, "step", self.label), reward, bool(terminated), bool(truncated), complete
+            self.end(info, terminated, truncated)
+        return observation, reward, terminated, truncated, info
 
-    def _complete(self, observation: str, info: dict[str, Any] | None, reward: float, terminated: bool) -> Info:
-        given = dict(info or {})
-        won = bool(given.pop("won", terminated and reward > 0))
-        return {
+    def _complete(self, observation: str, given: dict[str, Any] | None, won: bool, valid: bool) -> Info:
+        given = dict(given or {})
+        won = bool(given.pop("won", won))
+        info: Info = {
             "won": won,
             "score": 1.0 if won else 0.0,
             "task_type": self.label,
             "admissible_actions": None,
-            "action_valid": True,
+            "action_valid": valid,
             "anchor": observation,
             **given,
         }
+        if self.anchor_mode == "observation":
+            info["anchor"] = observation
+        self._admissible = info["admissible_actions"]
+        return info
+
+    def close(self) -> None:
+        """Close the class's own, if it can be closed."""
+        if hasattr(self.inner, "close"):
+            self.inner.close()
 
 
 def _text(observation: object, method: str, name: str) -> str:

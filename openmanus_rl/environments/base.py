@@ -18,12 +18,12 @@ group a group. After the end of an episode `step` changes nothing, pays nothing,
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import gymnasium
-from gymnasium import spaces
 
 if TYPE_CHECKING:
     from openmanus_rl.data.json_values import Json
@@ -35,7 +35,25 @@ Info = dict[str, Any]
 StepResult = tuple[str, float, bool, bool, Info]
 
 EPISODE_OVER = "The episode is over."
-ANY_TEXT = spaces.Text(1_000_000)
+
+
+class AnyText(gymnasium.Space[str]):
+    """All texts: what an agent writes and what an environment shows is not limited to an alphabet."""
+
+    def __init__(self) -> None:
+        super().__init__(dtype=str)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """A word; most environments make nothing of it."""
+        del mask, probability
+        return str(self.np_random.choice(["look", "wait", "yes", "no"]))
+
+    def contains(self, x: Any) -> bool:
+        """Whether it is text."""
+        return isinstance(x, str)
+
+
+ANY_TEXT = AnyText()
 
 
 class Expert(Protocol):
@@ -56,7 +74,8 @@ class TextEnv(gymnasium.Env[str, str], ABC):
             raise ValueError(f"anchor_mode must be state or observation, got {anchor_mode!r}")
         self.anchor_mode = anchor_mode
         self.observation_space = self.action_space = ANY_TEXT
-        self._over: Info | None = None
+        # None before the first reset, then whether and how the episode has ended.
+        self._episode: tuple[bool, bool, Info] | None = None
 
     @abstractmethod
     def tasks(self, split: Split) -> Sequence[str]:
@@ -99,16 +118,32 @@ class TextEnv(gymnasium.Env[str, str], ABC):
             **more,
         }
 
-    def over(self) -> StepResult:
-        """What a step after the end answers."""
-        assert self._over is not None
-        return EPISODE_OVER, 0.0, True, False, {**self._over, "action_valid": False}
+    def begin(self, info: Info) -> None:
+        """To be called by `reset`."""
+        self._episode = (False, False, dict(info))
+
+    def end(self, info: Info, terminated: bool = True, truncated: bool = False) -> None:
+        """To be called by the `step` that ends the episode."""
+        self._episode = (terminated, truncated, dict(info))
+
+    def answer_if_over(self) -> StepResult | None:
+        """What a step after the end answers, or None while the episode goes on."""
+        if self._episode is None:
+            raise RuntimeError("call reset before step")
+        terminated, truncated, info = self._episode
+        if not (terminated or truncated):
+            return None
+        return EPISODE_OVER, 0.0, terminated, truncated, {**info, "action_valid": False}
 
 
 class NumberedTasks(Sequence[str]):
     """Ids `split/0`, `split/1`, ... without a list of them in memory."""
 
     def __init__(self, split: str, length: int) -> None:
+        if split not in SPLITS:
+            raise ValueError(f"no split {split!r}: there are {', '.join(SPLITS)}")
+        if length < 1:
+            raise ValueError(f"a split needs at least one task, got {length}")
         self.split, self.length = split, length
 
     def __len__(self) -> int:
@@ -122,9 +157,11 @@ class NumberedTasks(Sequence[str]):
         return f"{self.split}/{position % self.length}"
 
 
-def parse_numbered_task(task: str, env_name: str) -> tuple[Split, int]:
-    """`valid_seen/17` to its parts; ValueError says what a task id looks like."""
+def parse_numbered_task(task: str, env_name: str, tasks: Mapping[Split, int]) -> tuple[Split, int]:
+    """`valid_seen/17` to its parts; ValueError says what a task id looks like. `tasks` is the size of each split."""
     split, _, number = task.rpartition("/")
-    if split not in SPLITS or not number.isascii() or not number.isdigit():
+    if split not in SPLITS or not re.fullmatch(r"0|[1-9][0-9]{0,15}", number):
         raise ValueError(f"{env_name} has no task {task!r}: ids are SPLIT/NUMBER with SPLIT one of {', '.join(SPLITS)}")
+    if int(number) >= tasks[split]:
+        raise ValueError(f"{env_name} has no task {task!r}: {split} has {tasks[split]}, numbered from 0")
     return split, int(number)

@@ -6,7 +6,7 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from openmanus_rl.environments.base import NumberedTasks, Split, StepResult, TextEnv, parse_numbered_task
+from openmanus_rl.environments.base import SPLITS, NumberedTasks, Split, StepResult, TextEnv, parse_numbered_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,8 @@ class GridEnv(TextEnv):
 
     def __init__(self, size: int = 5, anchor_mode: AnchorMode = "state", tasks_per_split: int = 1000) -> None:
         super().__init__(anchor_mode)
-        if not 3 <= size <= 50:
-            raise ValueError(f"size must lie between 3 and 50, got {size}")
+        if isinstance(size, bool) or not isinstance(size, int) or not 3 <= size <= 50:
+            raise ValueError(f"size must lie between 3 and 50, got {size!r}")
         self.size = size
         self.tasks_per_split = tasks_per_split
 
@@ -45,7 +45,7 @@ class GridEnv(TextEnv):
         """Lay out the room of a task."""
         super().reset(seed=seed)
         task = self.choose_task(seed, options)
-        parse_numbered_task(task, self.name)
+        parse_numbered_task(task, self.name, dict.fromkeys(SPLITS, self.tasks_per_split))
         rng = random.Random(f"grid/{self.size}/{task}")
         self.wall = rng.randrange(1, self.size - 1)
         near = [(row, column) for row in range(self.size) for column in range(self.wall)]
@@ -53,14 +53,15 @@ class GridEnv(TextEnv):
         self.agent, self.key = rng.sample(near, 2)
         self.goal = (rng.randrange(self.size), rng.randrange(self.wall + 1, self.size))
         self.has_key = self.door_open = False
-        self._over = None
         observation = f"Find the key, open the door, reach the goal.\n{self._look()}"
-        return observation, self._info(observation, True)
+        info = self._info(observation, True)
+        self.begin(info)
+        return observation, info
 
     def step(self, action: str) -> StepResult:
         """Do it; an impossible action changes nothing."""
-        if self._over is not None:
-            return self.over()
+        if (answer := self.answer_if_over()) is not None:
+            return answer
         action = action.strip()
         valid = action in self._possible()
         if valid and action in MOVES:
@@ -73,7 +74,7 @@ class GridEnv(TextEnv):
         observation = ("" if valid else "Nothing happens. ") + ("You reach the goal." if won else self._look())
         info = self._info(observation, valid)
         if won:
-            self._over = info
+            self.end(info)
         return observation, float(won), won, False, info
 
     def _possible(self) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.metadata import entry_points
@@ -53,18 +54,32 @@ def env_names() -> dict[str, Registered]:
 def make_env(name: str, **options: Any) -> TextEnv:
     """An environment by name, alias, or `module:Class`; options are its constructor's keyword arguments."""
     factory = _find(name)
-    signature = inspect.signature(factory)
+    is_ours = isinstance(factory, type) and issubclass(factory, TextEnv)
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:
+        raise ValueError(f"environment {name!r}: {factory!r} is not a class with reset and step") from None
+    # A class of the user's own need not know of anchors: the adapter does.
+    anchor = {} if is_ours or "anchor_mode" in signature.parameters else _taken(options, "anchor_mode")
     if not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
         unknown = sorted(set(options) - set(signature.parameters))
         if unknown:
             known = ", ".join(signature.parameters) or "none"
             raise ValueError(f"{name} has no option {', '.join(unknown)}; it takes {known}")
-    made = factory(**options)
+    try:
+        made = factory(**options)
+    except TypeError as error:
+        raise ValueError(f"environment {name!r} cannot be made: {error}") from error
     if isinstance(made, TextEnv):
         return made
     from openmanus_rl.environments.adapter import AdaptedEnv
 
-    return AdaptedEnv(made, name)
+    return AdaptedEnv(made, name, **anchor)
+
+
+def _taken(options: dict[str, Any], name: str) -> dict[str, Any]:
+    """One option, removed from the others."""
+    return {name: options.pop(name)} if name in options else {}
 
 
 def _find(name: str) -> Callable[..., Any]:
@@ -82,6 +97,8 @@ def _find(name: str) -> Callable[..., Any]:
 
 def _load(path: str, name: str) -> Callable[..., Any]:
     module_name, _, class_name = path.partition(":")
+    if not re.fullmatch(r"\w+(\.\w+)*", module_name) or not class_name.isidentifier():
+        raise ValueError(f"{name!r} is not of the form module:Class")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from openmanus_rl.environments.base import EPISODE_OVER
+from openmanus_rl.environments.base import EPISODE_OVER, NumberedTasks, TextEnv
 from openmanus_rl.environments.checker import check_env
 from openmanus_rl.environments.registry import ENVIRONMENTS, make_env
 from tests.conftest import REPOSITORY
@@ -21,7 +21,7 @@ FORMS: list[tuple[str, dict[str, Any], int]] = [
 
 @pytest.mark.parametrize(("name", "options", "episodes"), FORMS, ids=lambda value: str(value)[:60])
 def test_environments_keep_the_contract(name: str, options: dict[str, Any], episodes: int) -> None:
-    failed = [result for result in check_env(name, episodes, **options) if result.status == "fail"]
+    failed = [result for result in check_env(name, options, episodes) if result.status == "fail"]
     assert not failed
 
 
@@ -35,7 +35,7 @@ def test_the_example_is_short_and_passes(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "examples"))
     source = (REPOSITORY / "examples" / "own_environment.py").read_text().partition("class ")[2]
     assert len([line for line in source.splitlines() if line.strip()]) <= 10
-    results = check_env("own_environment:GuessNumber", 200)
+    results = check_env("own_environment:GuessNumber", episodes=200)
     assert [result for result in results if result.status == "fail"] == []
     env = make_env("own_environment:GuessNumber")
     assert len(set(env.tasks("train")) & set(env.tasks("valid_unseen"))) == 0
@@ -47,60 +47,148 @@ def test_the_example_is_short_and_passes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert env.step("7")[0] == EPISODE_OVER
 
 
-class Broken:
+class Broken(TextEnv):
     """Breaks one rule at a time."""
 
-    reward_bounds = (0.0, 1.0)
     calls = 0
 
     def __init__(self, fault: str = "") -> None:
+        super().__init__()
         self.fault = fault
         self.kept: list[str] = []
 
-    def reset(self, seed: int = 0) -> tuple[str, dict[str, Any]]:
-        Broken.calls += 1
-        self.steps = 0
-        start = f"start {Broken.calls}" if self.fault == "determinism" else f"start {seed % 10}"
-        if self.fault == "memory":
-            self.kept.append(str(Broken.calls) * 1000)
-        return start, self._info()
+    def tasks(self, split: Any) -> Any:
+        return NumberedTasks("train" if self.fault == "tasks" else split, 1000)
 
-    def step(self, action: str) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        Broken.calls += 1
+        self.steps, self.over = 0, False
+        start = f"start {options['task']}"
+        if self.fault == "determinism":
+            start += str(Broken.calls)
+        if self.fault == "unseen" and "unseen" in start:
+            start += str(Broken.calls)
+        if self.fault == "group":
+            start += str(seed)
+        if self.fault == "hash order":
+            start += "".join(set("abcdefghijklmnopqrstuvwxyz"))
+        if self.fault in ("memory", "cache") and (self.fault == "memory" or start not in self.kept):
+            self.kept.append(start if self.fault == "cache" else str(Broken.calls) * 1000)
+            self.kept.append(str(Broken.calls) * 5000)
+        return start, self._info(True)
+
+    def step(self, action: str) -> Any:
         self.steps += 1
         if self.fault == "hostile actions" and len(action) > 1000:
             raise MemoryError("too long")
-        reward = {"reward bounds": 7.0, "types": 1}.get(self.fault, 0.0)
+        done = self.steps > 5
+        paid = {"reward bounds": 7.0, "types": 0, "win": 7.0 if self.steps == 6 else 0.0}.get(self.fault, 0.0)
+        reward = 1.0 if self.fault == "pays after" and self.steps > 6 else paid
         observation = action if self.fault == "echo" else f"step {self.steps}"
-        return observation, reward, self.steps > 5, False, self._info()
+        valid = action == "go" or self.fault == "nonsense"
+        if self.fault == "inadmissible":
+            valid = False
+        flags = (int(done), None) if self.fault == "flags" else (done, False)
+        return observation, reward, *flags, self._info(valid)
 
-    def _info(self) -> dict[str, Any]:
-        info: dict[str, Any] = {"admissible_actions": ("go",)}
+    def _info(self, valid: bool) -> dict[str, Any]:
+        moved = self.steps if self.fault == "moves after" else min(self.steps, 6)
+        info = self.describe(
+            "", state=moved, won=False, task_type="broken", admissible_actions=("go",), action_valid=valid
+        )
         if self.fault == "anchor":
             info["anchor"] = {1, 2}
         if self.fault == "score":
             info["score"] = 3.0
-        info["action_valid"] = self.fault == "invalid"
         return info
+
+    def expert(self) -> Any:
+        return Hopeless() if self.fault == "expert" else None
+
+
+class Hopeless:
+    def act(self, observation: str, info: Any) -> str:
+        return f"{observation}{info}"[:0]
+
+
+def test_an_environment_that_keeps_the_rules_passes() -> None:
+    results = check_env("tests.environments.test_contract:Broken", episodes=300)
+    assert [result for result in results if result.status == "fail"] == []
 
 
 @pytest.mark.parametrize(
     ("fault", "check", "message"),
     [
-        ("determinism", "determinism", "different episodes in one process"),
+        ("tasks", "tasks", "both in train and in valid_unseen"),
+        ("group", "tasks", "starts differently with another seed"),
+        ("determinism", "tasks", "starts differently with another seed"),
+        ("unseen", "determinism", "different episodes in one process"),
+        ("hash order", "determinism", "another episode in another process"),
         ("memory", "memory", "bytes stay behind after each episode"),
+        ("cache", "memory", "bytes stay behind after each new task"),
         ("hostile actions", "hostile actions", "raised MemoryError"),
         ("echo", "hostile actions", "was echoed in 1,000,000 characters"),
         ("reward bounds", "reward bounds", "leave 0.0 to 1.0"),
+        ("win", "reward bounds", "leave 0.0 to 1.0"),
+        ("pays after", "after the end", "a step after the end paid 1.0"),
+        ("moves after", "after the end", "a step after the end changed anchor"),
+        ("types", "types", "a reward is a int, not a float"),
+        ("flags", "types", "not bools"),
         ("anchor", "types", "anchor is a set"),
         ("score", "types", "score is 3.0"),
-        ("", "admissible actions", "'go' is listed as admissible but does nothing"),
-        ("invalid", "admissible actions", "an impossible action is called valid"),
+        ("inadmissible", "admissible actions", "'go' is listed as admissible but does nothing"),
+        ("nonsense", "admissible actions", "an impossible action is called valid"),
+        ("expert", "success", "expert 0%"),
     ],
 )
-def test_the_checker_notices(fault: str, check: str, message: str) -> None:
-    results = {r.name: r for r in check_env("tests.environments.test_contract:Broken", 100, fault=fault)}
+def test_the_checker_notices(fault: str, check: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    results = {r.name: r for r in check_env("tests.environments.test_contract:Broken", {"fault": fault}, 300)}
     assert results[check].status == "fail"
     assert message in results[check].detail
+
+
+class Plain:
+    """As little as possible, in odd ways."""
+
+    closed = False
+
+    def reset(self, **given: Any) -> tuple[str, dict[str, Any]]:
+        self.steps = 0
+        return f"seed {given['seed']}", {"admissible_actions": ("go",)}
+
+    def step(self, _: str) -> tuple[str, int, int, bool, None]:
+        self.steps += 1
+        return "on", 0, 0, self.steps > 1, None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_what_the_adapter_fills_in() -> None:
+    env: Any = make_env("tests.environments.test_contract:Plain", anchor_mode="observation")
+    observation, info = env.reset(options={"task": "valid_seen/3"})
+    assert (observation, info["anchor"]) == ("seed 1000003", "seed 1000003")
+    assert env.step("fly")[4]["action_valid"] is False
+    observation, reward, terminated, truncated, info = env.step("go")
+    assert (type(reward), terminated, truncated, info["won"]) == (float, False, True, False)
+    info.clear()
+    observation, _, terminated, truncated, info = env.step("go")
+    assert (observation, terminated, truncated, info["won"]) == (EPISODE_OVER, False, True, False)
+    env.close()
+    assert env.inner.closed
+
+
+def test_gymnasiums_own_checker_accepts_them() -> None:
+    from gymnasium.utils.env_checker import check_env as gymnasium_check
+
+    gymnasium_check(make_env("grid"), skip_render_check=True)
+
+
+@pytest.mark.parametrize("name", ["grid", "alfworld", "tests.environments.test_contract:Plain"])
+def test_step_before_reset_says_so(name: str) -> None:
+    with pytest.raises(RuntimeError, match="call reset before step"):
+        make_env(name).step("look")
 
 
 @pytest.mark.parametrize(
@@ -116,6 +204,12 @@ def test_the_checker_notices(fault: str, check: str, message: str) -> None:
         ("alfworld", {"engine": "magic"}, "engine must be native or textworld"),
         ("alfworld", {"source": "dataset"}, r"needs data_dir, or \$ALFWORLD_DATA"),
         ("alfworld", {"data_dir": "/nope"}, "data_dir=/nope holds no ALFWorld dataset"),
+        ("grid", {"size": "abc"}, "size must lie between 3 and 50, got 'abc'"),
+        ("alfworld", {"wording": "french"}, "wording must be old or new, got 'french'"),
+        ("alfworld", {"source": "generated", "valid_games": 0}, "must be at least 1"),
+        ("json:loads", {}, "cannot be made"),
+        (":Env", {}, "is not of the form module:Class"),
+        ("..a:Env", {}, "is not of the form module:Class"),
         ("tests.environments.test_contract:Empty", {}, "has no reset method"),
     ],
 )
@@ -131,12 +225,21 @@ class Empty:
     pass
 
 
-@pytest.mark.parametrize("task", ["train", "train/x", "test/3", "../../etc/passwd", "train/٣"])
+@pytest.mark.parametrize("task", ["train", "train/x", "test/3", "../../etc/passwd", "train/٣", "train/007"])
 @pytest.mark.parametrize("name", ["grid", "alfworld"])
 def test_wrong_tasks(name: str, task: str) -> None:
     env = make_env(name, **({"source": "generated"} if name == "alfworld" else {}))
     with pytest.raises(ValueError, match=r"has no task .*: ids are SPLIT/NUMBER"):
         env.reset(options={"task": task})
+
+
+def test_tasks_end_where_they_say() -> None:
+    env = make_env("grid", tasks_per_split=3)
+    env.reset(options={"task": "train/2"})
+    with pytest.raises(ValueError, match="has no task 'train/3': train has 3, numbered from 0"):
+        env.reset(options={"task": "train/3"})
+    with pytest.raises(ValueError, match="no split 'trian'"):
+        env.tasks("trian")  # type: ignore[arg-type]
 
 
 def test_an_entry_point_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +249,7 @@ def test_an_entry_point_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     entry = EntryPoint("guess", "tests.environments.test_contract:Broken", registry.ENTRY_POINT_GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry] if group == registry.ENTRY_POINT_GROUP else [])
-    assert registry.make_env("guess").reset(seed=3)[0] == "start 3"
+    assert registry.make_env("guess").reset(options={"task": "train/3"})[0] == "start train/3"
 
 
 def test_anchor_modes_of_the_grid() -> None:

@@ -43,14 +43,16 @@ def read_domain(text: str) -> Domain:
     expressions = parse_expressions(text.lower())
     if not expressions or expressions[0][:1] != ["define"]:
         raise ValueError("its PDDL domain cannot be read")
-    actions = {entry[1]: entry[2:] for entry in expressions[0] if isinstance(entry, list) and entry[:1] == [":action"]}
+    entries = [entry for entry in expressions[0] if isinstance(entry, list) and entry]
+    known_parts = ("domain", ":requirements", ":types", ":predicates", ":functions", ":action")
+    for entry in entries:
+        if entry[0] not in known_parts:
+            raise ValueError(f"its PDDL domain has a {entry[0]} part, which the native engine does not know")
+    actions = {entry[1]: entry[2:] for entry in entries if entry[0] == ":action"}
     has_help = actions.pop("help", None) is not None
     places: frozenset[str] = frozenset()
     if "cleanobject" in actions:
-        precondition = actions["cleanobject"][3]
-        options = precondition[2][1:]
-        places = frozenset(option[2] for option in options)
-        precondition[2] = ["or"]
+        places = _cleaning_places(actions["cleanobject"])
     known = {entry[1]: entry[2:] for entry in parse_expressions(_RULES.lower())}
     for name in sorted(actions.keys() | known.keys()):
         if actions.get(name) != known.get(name):
@@ -59,6 +61,18 @@ def read_domain(text: str) -> Domain:
                 "set env.alfworld.engine=textworld"
             )
     return Domain(places, has_help)
+
+
+def _cleaning_places(action: list[Any]) -> frozenset[str]:
+    """Take the kinds of receptacles out of `(or (receptacleType ?r SinkBasinType) ...)`; leave `(or)` behind."""
+    try:
+        options = action[3][2]
+        if options[0] == "or" and all(option[:2] == ["receptacletype", "?r"] for option in options[1:]):
+            action[3][2] = ["or"]
+            return frozenset(option[2] for option in options[1:])
+    except (IndexError, TypeError):
+        return frozenset()  # not of that form: the comparison with the known rules says so
+    return frozenset()
 
 
 # The rules, in PDDL, as the engine plays them. CleanObject's places are left out: they come from the file.
@@ -117,6 +131,9 @@ _RULES = """
                      (atLocation ?a ?l) (objectAtLocation ?co ?l) (holds ?a ?ko))
   :effect (and (increase (total-cost) 5) (isSliced ?co)))
 """
+
+ACTIONS = frozenset(entry[1] for entry in parse_expressions(_RULES.lower()))
+"""The names of the actions, in lower case."""
 
 DOMAIN_TEXT = (
     """(define (domain alfred)

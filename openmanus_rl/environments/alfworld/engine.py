@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from openmanus_rl.environments.alfworld.grammar import Binding
 
 NOTHING_HAPPENS = "Nothing happens."
-INTRO = (Rule("intro"),)
 
 
 class Relation:
@@ -356,17 +355,26 @@ class Engine:
         return done
 
     def state_key(self) -> str:
-        """The exact state, as a text: equal for two play-throughs of a game if and only if nothing could tell them
-        apart.
-        """
-        names = self.layout.game.names
+        """The exact state, as a text: two play-throughs of a game with equal keys cannot be told apart from here on."""
+        layout, names = self.layout, self.layout.game.names
         parts = [self.location, self.holding or ""]
         for kind, members in self.flags.items():
-            changed = members ^ self.layout.game.facts[kind]
+            changed = members ^ layout.game.facts[kind]
             parts.append(f"{kind}:{','.join(sorted(names[m] for m in changed))}")
-        moved = sorted(
-            f"{names[item]}>{'|'.join(sorted(names[r] for r in places))}"
-            for item, places in self.contents.forward.items()
-            if places != self.layout.contents.forward.get(item)
+        for mark, now, start in (
+            (">", self.contents, layout.contents),
+            ("@", self.object_places, layout.object_places),
+        ):
+            parts += sorted(
+                f"{names[item]}{mark}{'|'.join(sorted(names[place] for place in places))}"
+                for item, places in now.forward.items()
+                if places != start.forward.get(item, set())
+            )
+        # Having been taken out of a receptacle shows in `look` while the object lies beside it, at a shared location.
+        parts += sorted(
+            f"{names[item]}<{names[receptacle]}"
+            for item, receptacles in self.not_in.forward.items()
+            for receptacle in receptacles
+            if len(layout.receptacles_at[layout.location_of[receptacle]]) > 1
         )
-        return ";".join([*parts, *moved])
+        return ";".join(parts)

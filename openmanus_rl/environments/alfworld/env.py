@@ -13,6 +13,7 @@ from openmanus_rl.environments.alfworld.expert import AlfworldExpert
 from openmanus_rl.environments.alfworld.export import Wording, game_data
 from openmanus_rl.environments.alfworld.game import load_game, read_game
 from openmanus_rl.environments.alfworld.generator import Size, generate
+from openmanus_rl.environments.alfworld.vocabulary import TASK_TYPES
 from openmanus_rl.environments.base import SPLITS, NumberedTasks, Split, StepResult, TextEnv, parse_numbered_task
 
 if TYPE_CHECKING:
@@ -63,15 +64,19 @@ class AlfredTWEnv(TextEnv):
             raise ValueError(f"engine must be native or textworld, got {engine!r}")
         if size not in ("micro", "mini", "full"):
             raise ValueError(f"size must be micro, mini or full, got {size!r}")
+        if wording not in ("old", "new"):
+            raise ValueError(f"wording must be old or new, got {wording!r}")
         if subgoal_reward and engine == "textworld":
             raise ValueError("subgoal_reward needs engine=native")
         self.engine, self.size, self.seed, self.wording = engine, size, seed, wording
         self.win_reward, self.step_reward, self.subgoal_reward = win_reward, step_reward, subgoal_reward
         self.root = find_dataset(source, data_dir)
-        self.counts = {"train": train_games, "valid_seen": valid_games, "valid_unseen": valid_games}
+        self.counts: dict[Split, int] = {"train": train_games, "valid_seen": valid_games, "valid_unseen": valid_games}
+        if min(self.counts.values()) < 1:
+            raise ValueError("train_games and valid_games must be at least 1")
         extremes = [step_reward, step_reward + win_reward + 4 * subgoal_reward, 0.0]
         self.reward_bounds = (min(extremes), max(extremes))
-        self.skipped: Counter[str] = Counter()
+        self.skipped: dict[str, Counter[str]] = {}
         self._player: Player | None = None
 
     def tasks(self, split: Split) -> Sequence[str]:
@@ -82,7 +87,7 @@ class AlfredTWEnv(TextEnv):
         if self.root is None:
             return NumberedTasks(split, self.counts[split])
         found, skipped = list_games(self.root, split)
-        self.skipped = Counter(dict(skipped))
+        self.skipped[split] = Counter(dict(skipped))
         return found
 
     def expert(self) -> Expert:
@@ -94,36 +99,40 @@ class AlfredTWEnv(TextEnv):
         super().reset(seed=seed)
         task = self.choose_task(seed, options)
         self.close()
-        layout = self._layout(task)
-        self.task_type = layout.game.task_type
         if self.engine == "native":
-            self._player = Engine(layout)
+            layout = self._layout(task)
+            self.task_type = layout.game.task_type
+            self._player = player = Engine(layout)
+            self._milestones = player.milestones()  # a room may start with a step done
         else:
             from openmanus_rl.environments.alfworld.reference import ReferencePlayer
 
-            self._player = ReferencePlayer(self._game_file(task))
-        self._over = None
-        self._milestones = 0
-        return self._player.observation, self._info(True)
+            game, self.task_type = self._reference_game(task)
+            self._player = ReferencePlayer(game)
+        info = self._info(True)
+        self.begin(info)
+        return self._player.observation, info
 
     def _layout(self, task: str) -> Layout:
         if self.root is not None:
             return layout_of_file(dataset_file(self.root, task))
-        split, number = parse_numbered_task(task, self.name)
+        split, number = parse_numbered_task(task, self.name, self.counts)
         return layout_of_generated(split, number, self.size, self.seed, self.wording)
 
-    def _game_file(self, task: str) -> Path | dict[str, Any]:
+    def _reference_game(self, task: str) -> tuple[Path | dict[str, Any], str]:
+        """A game as the reference takes it, and the type of its task; files that we cannot play included."""
         if self.root is not None:
-            return dataset_file(self.root, task)
-        split, number = parse_numbered_task(task, self.name)
-        return game_data(generate(str(number), split, self.size, self.seed), self.wording)
+            kind = Path(task).parent.name.partition("-")[0]
+            return dataset_file(self.root, task), kind if kind in TASK_TYPES else "unknown"
+        split, number = parse_numbered_task(task, self.name, self.counts)
+        blueprint = generate(str(number), split, self.size, self.seed)
+        return game_data(blueprint, self.wording), blueprint.task_type
 
     def step(self, action: str) -> StepResult:
         """Carry out a command; one that is not admissible changes nothing."""
-        if self._over is not None:
-            return self.over()
-        if self._player is None:
-            raise RuntimeError("call reset before step")
+        if (answer := self.answer_if_over()) is not None:
+            return answer
+        assert self._player is not None
         observation = self._player.step(action)
         won = self._player.won
         info = self._info(observation != NOTHING_HAPPENS)
@@ -133,7 +142,7 @@ class AlfredTWEnv(TextEnv):
             reward += self.subgoal_reward * max(0, reached - self._milestones)
             self._milestones = max(self._milestones, reached)
         if won:
-            self._over = info
+            self.end(info)
         return observation, reward, won, False, info
 
     def _info(self, valid: bool) -> Info:
@@ -199,13 +208,13 @@ def list_games(root: Path, split: str) -> tuple[tuple[str, ...], tuple[tuple[str
 
 
 # Layouts are read-only, so everyone who plays a game shares one; the caches keep those of a training step.
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)
 def layout_of_file(path: Path) -> Layout:
     """A dataset game, read and indexed."""
     return Layout(load_game(path))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)
 def layout_of_generated(split: Split, number: int, size: Size, seed: int, wording: Wording) -> Layout:
     """A generated game, read and indexed."""
     blueprint = generate(str(number), split, size, seed)

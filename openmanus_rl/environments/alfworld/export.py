@@ -66,7 +66,7 @@ def _problem(blueprint: Blueprint) -> str:
         """`Mug|+01.23|+00.45|-02.10` in the form that PDDL allows."""
         numbers = [next(coordinates) for _ in range(3)]
         signs = [("_plus_", "_minus_")[number % 2] for number in numbers]
-        position = "_bar_".join(f"{s}{n // 1000:02d}_dot_{n % 100:02d}" for s, n in zip(signs, numbers, strict=True))
+        position = "_bar_".join(f"{s}{n // 100:02d}_dot_{n % 100:02d}" for s, n in zip(signs, numbers, strict=True))
         owner, _, basin = kind.partition("basin")
         return f"{owner}_bar_{position}" + (f"_bar_{kind}" if basin == "" and kind != owner else "")
 

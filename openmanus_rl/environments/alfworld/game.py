@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from openmanus_rl.environments.alfworld.domain import Domain, parse_expressions, read_domain
+from openmanus_rl.environments.alfworld.domain import ACTIONS, Domain, parse_expressions, read_domain
 from openmanus_rl.environments.alfworld.grammar import Grammar, read_grammar
 
 if TYPE_CHECKING:
@@ -49,11 +49,6 @@ class Game:
     facts: Mapping[str, frozenset[Any]]
     goal: tuple[tuple[Any, ...], ...]
     receptacles: tuple[str, ...]
-
-    @property
-    def goal_text(self) -> str:
-        """`put two newspaper in drawer.`"""
-        return self.task.partition("Your task is to: ")[2] or self.task
 
     @property
     def task_type(self) -> str:
@@ -90,25 +85,32 @@ def load_game(path: Path) -> Game:
 
 def read_game(data: Any, name: str) -> Game:
     """The game in the parsed content of a file."""
-    missing = [k for k in ("pddl_domain", "pddl_problem", "grammar") if not isinstance(data, dict) or k not in data]
+    wanted = ("pddl_domain", "pddl_problem", "grammar")
+    missing = [key for key in wanted if not isinstance(data, dict) or not isinstance(data.get(key), str)]
     if missing:
         raise GameError(f"is not a game: it has no {', '.join(missing)}")
     grammar, task = read_grammar(data["grammar"])
-    problem = data["pddl_problem"].lower()
+    problem = re.sub(r";[^\n]*", "", data["pddl_problem"]).lower()
     init, goal = problem.find("(:init"), problem.find("(:goal")
     if not 0 <= init < goal:
         raise GameError("its PDDL problem has no (:init ...) before its (:goal ...)")
+    if re.search(r"\(\s*not\b", problem[init:goal]):
+        raise GameError("its start says what is not so, which the native engine does not know")
     facts = _read_facts(problem[init:goal])
     agents = facts["atlocation"]
     if len(agents) != 1:
         raise GameError(f"it has {len(agents)} agents, not one")
     [(agent, start)] = agents
+    domain = read_domain(data["pddl_domain"])
+    needed = ACTIONS | ({"help"} if domain.has_help else set())
+    if unnamed := sorted(needed - grammar.actions.keys()):
+        raise GameError(f"its grammar has no words for {', '.join(unnamed)}")
     entities = {entity for kind in BINARY for pair in facts[kind] for entity in pair}
     entities |= {entity for kind in UNARY for entity in facts[kind]}
     return Game(
         name=name,
         task=task,
-        domain=read_domain(data["pddl_domain"]),
+        domain=domain,
         grammar=grammar,
         agent=agent,
         start=start,

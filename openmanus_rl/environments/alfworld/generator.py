@@ -8,6 +8,7 @@ never asked for in training.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ SIZES: dict[str, tuple[int | None, tuple[int, int]]] = {
     "mini": (6, (4, 6)),
     "full": (None, (14, 36)),
 }
+
+TRAINING_ROOMS, HELD_OUT_ROOMS = range(7, 31), range(1, 7)
 
 TEMPLATES: dict[str, tuple[str, str]] = {
     "pick_and_place_simple": ("put a {obj} in {recep}.", "put some {obj} on {recep}."),
@@ -86,7 +89,7 @@ def is_held_out(target: str, destination: str) -> bool:
 def _attempt(name: str, split: Split, size: Size, seed: int, rng: random.Random) -> Blueprint | None:
     task_type = rng.choice(TASK_TYPES)
     room = rng.choice(TASK_ROOMS[task_type])
-    number = rng.randint(1, 6) if split == "valid_unseen" else rng.randint(7, 30)
+    number = rng.choice(HELD_OUT_ROOMS if split == "valid_unseen" else TRAINING_ROOMS)
     furniture = _furniture(room, number, seed)
     target, destination = _choose_pair(task_type, room, furniture, split == "valid_unseen", rng)
     if target is None:
@@ -98,6 +101,11 @@ def _attempt(name: str, split: Split, size: Size, seed: int, rng: random.Random)
         return None
     things = _place_things(task_type, room, receptacles, target, destination, rng.randint(*distractors), rng)
     if things is None:
+        return None
+    # An eighth of all arrangements is kept for valid_seen: none of its games is a training game under another name.
+    arrangement = repr((task_type, room, number, receptacles, things, target, destination))
+    kept_back = hashlib.sha256(arrangement.encode()).digest()[0] % 8 == 0
+    if split != "valid_unseen" and kept_back != (split == "valid_seen"):
         return None
     template = rng.choice(TEMPLATES[task_type])
     return Blueprint(
@@ -114,20 +122,34 @@ def _attempt(name: str, split: Split, size: Size, seed: int, rng: random.Random)
     )
 
 
-def _furniture(room: str, number: int, seed: int) -> list[tuple[str, bool]]:
-    """The receptacles of a room and whether they open: the same for every game that is set in it."""
-    rng = random.Random(f"{seed}/{room}/{number}")
+@functools.lru_cache(maxsize=1024)
+def _furniture(room: str, number: int, seed: int) -> tuple[tuple[str, bool], ...]:
+    """The receptacles of a room and whether they open: the same for every game that is set in it.
+
+    No held-out room is furnished like a training room.
+    """
+    taken: set[tuple[tuple[str, bool], ...]] = set()
+    if number in HELD_OUT_ROOMS:
+        taken = {_draw_furniture(room, f"{seed}/{room}/{other}") for other in TRAINING_ROOMS}
+    name = f"{seed}/{room}/{number}"
+    while (furniture := _draw_furniture(room, name)) in taken:
+        name += "+"
+    return furniture
+
+
+def _draw_furniture(room: str, name: str) -> tuple[tuple[str, bool], ...]:
+    rng = random.Random(name)
     doors = rng.random() < 0.85
     opens = {"fridge": True, "microwave": True, "safe": True, "cabinet": doors, "drawer": doors}
-    return [
+    return tuple(
         (kind, opens.get(kind, False))
         for kind, (least, most) in ROOMS[room].items()
         for _ in range(rng.randint(least, most))
-    ]
+    )
 
 
 def _choose_pair(
-    task_type: str, room: str, furniture: list[tuple[str, bool]], held_out: bool, rng: random.Random
+    task_type: str, room: str, furniture: tuple[tuple[str, bool], ...], held_out: bool, rng: random.Random
 ) -> tuple[str | None, str | None]:
     kinds = {kind for kind, _ in furniture}
     if task_type == "look_at_obj_in_light":
@@ -151,7 +173,7 @@ def _choose_pair(
 
 
 def _some(
-    furniture: list[tuple[str, bool]],
+    furniture: tuple[tuple[str, bool], ...],
     needed: list[str],
     target: str,
     destination: str | None,
@@ -161,7 +183,7 @@ def _some(
 ) -> list[tuple[str, bool]] | None:
     """The room's receptacles, or a few of them: those the task needs, a place for the target, and others by chance."""
     if limit is None:
-        return furniture
+        return list(furniture)
     pool = list(furniture)
     rng.shuffle(pool)
     chosen: list[tuple[str, bool]] = []
@@ -182,6 +204,8 @@ def _some(
     if not take(USUAL_PLACES[target].keys() - {destination}):
         return None
     chosen += pool[: max(0, limit - len(chosen))]
+    if len(chosen) != limit:
+        return None
     rng.shuffle(chosen)
     return chosen
 

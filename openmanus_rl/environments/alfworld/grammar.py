@@ -193,9 +193,21 @@ def _read(text: str) -> Grammar:
             rules[name] = tuple(
                 Production(_query(entry.get("condition", "")), _symbols(entry["rhs"])) for entry in productions
             )
-    if not actions or "intro" not in rules:
-        raise ValueError("the game's grammar has no actions or no intro")
-    return Grammar(rules, actions)
+    grammar = Grammar(rules, actions)
+    for name in sorted({"intro", "list_empty", "list_separator", "list_last_separator", *_named_rules(grammar)}):
+        if name not in rules:
+            raise ValueError(f"the game's grammar has no rule #{name}#")
+    return grammar
+
+
+def _named_rules(grammar: Grammar) -> Iterator[str]:
+    """Every rule that an action's answer or another rule refers to."""
+    pending = [symbol for action in grammar.actions.values() for symbol in action.feedback]
+    pending += [symbol for rule in grammar.rules.values() for production in rule for symbol in production.symbols]
+    for symbol in pending:
+        inner = symbol.expression if isinstance(symbol, Each) else symbol
+        if isinstance(inner, Rule):
+            yield inner.name
 
 
 def _symbols(text: str) -> tuple[Symbol, ...]:
@@ -245,5 +257,7 @@ def _query(text: str) -> tuple[Atom, ...]:
         match = _ATOM.fullmatch(part)
         if match is None:
             raise ValueError(f"the game's grammar asks {text!r}, which is not understood")
+        if match[1].startswith("not_") and match[1] not in ("not_inreceptacle", "not_istoggled"):
+            raise ValueError(f"the game's grammar asks for {match[1]}, which the native engine does not know")
         atoms.append((match[1], tuple(argument.partition(":")[0].strip() for argument in match[2].split(","))))
     return tuple(atoms)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+    from multiprocessing.context import SpawnProcess
     from pathlib import Path
 
 TIMEOUT_SECONDS = 120.0
@@ -40,6 +42,16 @@ def _serve(pipe: Connection, game: Any) -> None:
         raise
 
 
+def _end(process: SpawnProcess, pipe: Connection) -> None:
+    with contextlib.suppress(OSError):  # it may have ended by itself
+        pipe.send(None)
+    process.join(timeout=5)
+    if process.is_alive():
+        process.terminate()
+        process.join()
+    pipe.close()
+
+
 class ReferencePlayer:
     """A play-through in TextWorld."""
 
@@ -49,6 +61,8 @@ class ReferencePlayer:
         self._process = context.Process(target=_serve, args=(child, game), daemon=False)
         self._process.start()
         child.close()
+        # A child that nobody closed would keep the interpreter from ending.
+        self._finalizer = weakref.finalize(self, _end, self._process, self._pipe)
         self.observation, self.won = "", False
         self.commands: list[str] = []
         self._receive()
@@ -74,10 +88,4 @@ class ReferencePlayer:
 
     def close(self) -> None:
         """End the process."""
-        with contextlib.suppress(OSError):  # it may have ended by itself
-            self._pipe.send(None)
-        self._process.join(timeout=5)
-        if self._process.is_alive():
-            self._process.terminate()
-            self._process.join()
-        self._pipe.close()
+        self._finalizer()

@@ -40,7 +40,6 @@ COOLABLE = frozenset(_words("apple bowl bread cup egg lettuce mug pan plate pot 
 SLICEABLE = frozenset(_words("apple bread egg lettuce potato tomato"))
 CONTAINERS = frozenset(_words("bowl box cup mug pan plate pot"))
 LAMPS = frozenset(["desklamp", "floorlamp"])
-ALWAYS_OPENABLE = frozenset(["fridge", "microwave", "safe", "cabinet", "drawer"])
 
 # Kinds of receptacles of a room: least and most of them, as in released floor plans.
 ROOMS: dict[str, dict[str, tuple[int, int]]] = {

@@ -1,6 +1,9 @@
 """The environment around the engine: games, errors, generator, expert, rewards, dataset, threads."""
 
 import random
+import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,19 @@ import pytest
 from openmanus_rl.environments.alfworld.engine import Engine, Layout
 from openmanus_rl.environments.alfworld.export import game_data
 from openmanus_rl.environments.alfworld.game import GameError, load_game, read_game
-from openmanus_rl.environments.alfworld.generator import SIZES, generate, is_held_out
-from openmanus_rl.environments.alfworld.vocabulary import ACCEPTS, TASK_TYPES, TREATMENTS
+from openmanus_rl.environments.alfworld.generator import (
+    HELD_OUT_ROOMS,
+    SIZES,
+    TRAINING_ROOMS,
+    _furniture,
+    generate,
+    is_held_out,
+)
+from openmanus_rl.environments.alfworld.vocabulary import ACCEPTS, ROOMS, TASK_TYPES, TREATMENTS
 from openmanus_rl.environments.base import TextEnv
 from openmanus_rl.environments.checker import play
 from openmanus_rl.environments.registry import make_env
+from tests.conftest import REPOSITORY
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 
@@ -39,19 +50,19 @@ def expert_episode(env: TextEnv, task: str, limit: int = 50) -> tuple[bool, int,
 # --- the engine -----------------------------------------------------------------------------------------
 
 
-def test_a_game_by_hand() -> None:
-    """train/3 of size micro in the new wording, word for word."""
-    engine = engine_of("3")
-    lines = [engine.observation]
-    expert = make_env("alfworld", source="generated").expert()
+def test_a_game_word_for_word() -> None:
+    """The page of the documentation shows this game too."""
+    page = (REPOSITORY / "docs/environments/alfworld.md").read_text(encoding="utf-8")
+    shown = page.partition("```text\n")[2].partition("\n```")[0]
+    env = make_env("alfworld", source="generated", size="micro")
+    observation, info = env.reset(options={"task": "train/13"})
+    expert, lines = env.expert(), [observation]
     assert expert is not None
-    while not engine.won:
-        command = expert.act(engine.observation, {"admissible_actions": tuple(sorted(engine.commands))})
-        lines.append(f"> {command}\n{engine.step(command)}")
-    transcript = "\n".join(lines)
-    assert transcript.startswith("-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room.")
-    assert "> go to " in transcript
-    assert engine.won
+    while not info["won"]:
+        action = expert.act(observation, info)
+        observation, _, _, _, info = env.step(action)
+        lines.append(f"> {action}\n{observation}")
+    assert "\n".join(lines) == shown
 
 
 def test_the_two_wordings_differ_in_words_only() -> None:
@@ -104,6 +115,52 @@ def test_the_state_key_tells_inventories_apart() -> None:
     assert with_it[1] != without[1]
 
 
+def test_the_state_key_remembers_what_look_will_show() -> None:
+    """Two receptacles at one place: an object taken out of one and put into the other is "next to" the first."""
+    data = game_data(generate("8", "train", "full"))
+    locations = sorted(set(re.findall(r"loc_bar_\w+", data["pddl_problem"])))[:-1]
+    for location in locations[1:]:
+        data["pddl_problem"] = re.sub(rf"{location}\)", f"{locations[0]})", data["pddl_problem"])
+    data["pddl_problem"] = data["pddl_problem"].replace(
+        f"(atLocation agent1 {locations[0]})", "(atLocation agent1 elsewhere)"
+    )
+    direct, detour = (Engine(Layout(read_game(data, "shared"))) for _ in range(2))
+    for engine in (direct, detour):
+        engine.step(next(c for c in sorted(engine.commands) if c.startswith("go to ")))
+        for command in [c for c in sorted(engine.commands) if c.startswith("open ")]:
+            engine.step(command)
+    takes = [c for c in sorted(direct.commands) if c.startswith("take ")]
+    for take in takes:
+        thing = take[5:].partition(" from ")[0]
+        puts = [f"move {thing} to {place}" for place in names_of(direct, take, thing)]
+        if len(puts) > 1:
+            break
+    for engine, ways in ((direct, puts[:1]), (detour, [puts[1], puts[0]])):
+        engine.step(take)
+        for k, put in enumerate(ways):
+            if k:
+                engine.step(f"take {thing} from {ways[k - 1].rpartition(' to ')[2]}")
+            engine.step(put)
+    looks = (direct.step("look"), detour.step("look"))
+    assert (looks[0] == looks[1]) == (direct.state_key() == detour.state_key())
+    assert looks[0] != looks[1]
+
+
+def names_of(engine: Engine, take: str, thing: str) -> list[str]:
+    """Where the thing could be put, other than where it came from."""
+    trial = Engine(engine.layout)
+    trial.step(next(c for c in sorted(trial.commands) if c.startswith("go to ")))
+    for command in [c for c in sorted(trial.commands) if c.startswith("open ")]:
+        trial.step(command)
+    trial.step(take)
+    start = f"move {thing} to "
+    return [
+        c.removeprefix(start)
+        for c in sorted(trial.commands)
+        if c.startswith(start) and not take.endswith(c.removeprefix(start))
+    ]
+
+
 def test_coming_back_to_a_state_gives_its_key_again() -> None:
     engine = engine_of("8", "full")
     first, second = sorted(c for c in engine.commands if c.startswith("go to "))[:2]
@@ -140,6 +197,16 @@ def replaced(key: str, old: str, new: str) -> Any:
         (replaced("grammar", "{o.name}", "{o.smell}"), r"'o\.smell', which is not understood"),
         (replaced("grammar", "opened(r:receptacle)", "opened r"), "which is not understood"),
         (replaced("pddl_problem", "(:init", "(:init (haunted attic)"), "haunted attic"),
+        (replaced("pddl_problem", "(:init", "(:init (not (opened x))"), "what is not so"),
+        (replaced("pddl_domain", "(:functions", "(:derived (a) (b)) (:functions"), "a :derived part"),
+        (
+            replaced("pddl_domain", "(or (receptacleType ?r SinkBasinType))", "(and (cleanable ?o))"),
+            "another 'cleanobject'",
+        ),
+        (replaced("grammar", "openable(r:receptacle) &", "not_opened(r:receptacle) &"), "not_opened, which the native"),
+        (replaced("grammar", '"list_empty"', '"list_nothing"'), "no rule #list_empty#"),
+        (replaced("grammar", "action look", "action gaze"), "no words for look"),
+        (lambda d: d.update(grammar=3), "it has no grammar"),
         (replaced("pddl_problem", "(:goal (and (exists", "(:goal (and (forall"), "forall"),
         (replaced("pddl_problem", "(:init", "(:init (atLocation agent2 x)"), "2 agents, not one"),
     ],
@@ -162,6 +229,13 @@ def test_garbage_is_refused(content: bytes, tmp_path: Path) -> None:
         load_game(path)
     with pytest.raises(GameError, match="No such file"):
         load_game(tmp_path / "nope")
+
+
+def test_comments_are_not_facts() -> None:
+    data = game_data(generate("0", "train", "micro"))
+    plain = read_game(data, "x")
+    data["pddl_problem"] = data["pddl_problem"].replace("(:init", "(:init ; (haunted attic)\n")
+    assert read_game(data, "x").facts == plain.facts
 
 
 # --- the generator --------------------------------------------------------------------------------------
@@ -195,9 +269,29 @@ def test_splits_are_disjoint() -> None:
         rooms[split] = {(b.room, b.room_number) for b in made}
         pairs[split] = {(b.target, b.destination) for b in made}
     assert not rooms["train"] & rooms["valid_unseen"]
+    for room in ROOMS:
+        held_out = {_furniture(room, number, seed) for number in HELD_OUT_ROOMS for seed in range(1)}
+        assert not held_out & {_furniture(room, number, seed) for number in TRAINING_ROOMS for seed in range(1)}
     assert not pairs["train"] & pairs["valid_unseen"]
     assert rooms["train"] & rooms["valid_seen"]
     assert all(is_held_out(target, destination or "desklamp") for target, destination in pairs["valid_unseen"])
+
+
+def test_no_validation_game_is_a_training_game() -> None:
+    def content(split: Any, k: int) -> Any:
+        made = generate(str(k), split, "micro")
+        return (
+            made.task_type,
+            made.room,
+            made.room_number,
+            made.receptacles,
+            made.things,
+            made.target,
+            made.destination,
+        )
+
+    train = {content("train", k) for k in range(3000)}
+    assert not train & {content("valid_seen", k) for k in range(500)}
 
 
 def test_a_room_has_the_same_furniture_in_every_game() -> None:
@@ -259,6 +353,16 @@ def test_sub_goals_pay_once_each() -> None:
     assert seen == set(TASK_TYPES)
 
 
+def test_a_room_that_starts_with_a_step_done_pays_nothing_for_it(real_games: Path) -> None:
+    env: Any = make_env("alfworld", data_dir=str(real_games), subgoal_reward=1.0)
+    started = 0
+    for task in env.tasks("train")[:80]:
+        env.reset(options={"task": task})
+        started += env._player.milestones() > 0
+        assert env.step("look")[1] == 0.0
+    assert started > 0
+
+
 def test_a_dataset_in_its_usual_layout(real_games: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALFWORLD_DATA", str(real_games))
     env = make_env("alfworld")
@@ -283,7 +387,7 @@ def test_games_that_cannot_be_played_are_skipped_and_counted(tmp_path: Path) -> 
         (trial / "game.tw-pddl").write_bytes(orjson.dumps(data))
     env: Any = make_env("alfworld", data_dir=str(tmp_path))
     assert env.tasks("train") == ("train/a/trial",)
-    assert env.skipped == {"unsolvable": 1, "movable or sliced": 2}
+    assert env.skipped == {"train": {"unsolvable": 1, "movable or sliced": 2}}
 
 
 def test_threads_do_not_disturb_one_another() -> None:
@@ -328,6 +432,32 @@ def test_the_reference_engine_is_an_engine_too() -> None:
         reference.close()
 
 
+def test_a_forgotten_reference_engine_does_not_keep_python_alive() -> None:
+    code = (
+        "from openmanus_rl import make_env\n"
+        "env = make_env('alfworld', source='generated', size='micro', engine='textworld')\n"
+        "if __name__ == '__main__':\n    env.reset(options={'task': 'train/2'})\n    print('done')\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert result.stdout.endswith("done\n"), result.stderr
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_reference_plays_what_the_native_engine_refuses(tmp_path: Path) -> None:
+    trial = tmp_path / "train" / "pick_and_place_simple-x" / "trial"
+    trial.mkdir(parents=True)
+    data = game_data(generate("0", "train", "micro"))
+    data["pddl_domain"] = data["pddl_domain"].replace("(increase (total-cost) 1)", "(increase (total-cost) 2)")
+    (trial / "game.tw-pddl").write_bytes(orjson.dumps(data))
+    task = "train/pick_and_place_simple-x/trial"
+    with pytest.raises(GameError, match=r"set env\.alfworld\.engine=textworld"):
+        make_env("alfworld", data_dir=str(tmp_path)).reset(options={"task": task})
+    env = make_env("alfworld", data_dir=str(tmp_path), engine="textworld")
+    _, info = env.reset(options={"task": task})
+    assert info["task_type"] == "pick_and_place_simple"
+    env.close()
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_reference_engine_that_dies_is_reported() -> None:
     env: Any = make_env("alfworld", source="generated", size="micro", engine="textworld")
@@ -339,8 +469,3 @@ def test_a_reference_engine_that_dies_is_reported() -> None:
     env.reset(options={"task": "train/2"})
     assert env.step("look")[4]["action_valid"]
     env.close()
-
-
-def test_step_before_reset_says_so() -> None:
-    with pytest.raises(RuntimeError, match="call reset before step"):
-        make_env("alfworld", source="generated").step("look")
