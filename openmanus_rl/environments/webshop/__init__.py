@@ -1,0 +1,1 @@
+"""WebShop: its catalogue files, its search, its pages."""

@@ -1,0 +1,128 @@
+"""Products, read from WebShop's own files: `items_shuffle*.json` and `items_ins_v2*.json`."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+DEFAULT_PRICE = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One product as the shop shows it, and what a goal can ask of it."""
+
+    asin: str
+    title: str
+    category: str
+    query: str
+    product_category: str
+    description: str
+    bullets: tuple[str, ...]
+    options: Mapping[str, tuple[str, ...]]
+    prices: tuple[float, ...]
+    attributes: tuple[str, ...]
+    instruction: str | None
+    instruction_attributes: tuple[str, ...]
+
+    @property
+    def price_tag(self) -> str:
+        """`$20.66 to $29.2`, or `$20.66`."""
+        return " to ".join(f"${price}" for price in self.prices)
+
+    @property
+    def search_text(self) -> str:
+        """What the search engine indexes: title, description, first bullet, options."""
+        options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
+        first = self.bullets[0] if self.bullets else ""
+        return f"{self.title} {self.description} {first} {options}".lower()
+
+    def draw_price(self, seed: int) -> float:
+        """The price to pay: a range is drawn from once, by the seed and the product."""
+        if len(self.prices) == 1:
+            return self.prices[0]
+        return random.Random(f"{seed}/{self.asin}").uniform(*self.prices)
+
+
+@dataclass(slots=True)
+class Catalogue:
+    """All products in the order of the file, and what was wrong with entries that were left out."""
+
+    products: list[Product]
+    problems: list[str] = field(default_factory=list)
+    by_asin: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.by_asin = {product.asin: number for number, product in enumerate(self.products)}
+
+
+def read_catalogue(items_file: Path, attributes_file: Path) -> Catalogue:
+    """Read the two files; an entry that cannot be a product is left out and reported with its index."""
+    items, attributes = _read_json(items_file), _read_json(attributes_file)
+    if not isinstance(items, list):
+        raise ValueError(f"{items_file}: a list of products is expected")
+    if not isinstance(attributes, dict):
+        raise ValueError(f"{attributes_file}: an object with products' attributes is expected")
+    catalogue = Catalogue([])
+    for index, item in enumerate(items):
+        try:
+            product = read_product(item, attributes.get(item["asin"], {}))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            catalogue.problems.append(f"{items_file}: entry {index}: {type(error).__name__}: {error}")
+            continue
+        if product.asin not in catalogue.by_asin:
+            catalogue.by_asin[product.asin] = len(catalogue.products)
+            catalogue.products.append(product)
+    return catalogue
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        return orjson.loads(raw)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}") from None
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"{path}: is not JSON: {error}") from None
+
+
+def read_product(item: Mapping[str, Any], attributes: Mapping[str, Any]) -> Product:
+    """One entry of the files."""
+    bullets = item.get("small_description") or []
+    options: dict[str, tuple[str, ...]] = {}
+    for name, contents in (item.get("customization_options") or {}).items():
+        if contents:
+            options[name.lower()] = tuple(c["value"].strip().replace("/", " | ").lower() for c in contents)
+    return Product(
+        asin=str(item["asin"]),
+        title=str(item["name"]),
+        category=str(item["category"]),
+        query=str(item["query"]).lower().strip(),
+        product_category=str(item["product_category"]),
+        description=str(item.get("full_description") or ""),
+        bullets=tuple(bullets) if isinstance(bullets, list) else (str(bullets),),
+        options=options,
+        prices=read_prices(item.get("pricing")),
+        attributes=tuple(attributes.get("attributes", ())),
+        instruction=attributes.get("instruction"),
+        instruction_attributes=tuple(attributes.get("instruction_attributes", ())),
+    )
+
+
+def read_prices(text: str | None) -> tuple[float, ...]:
+    """`$20.66$29.20` is a range, `$1,299.00` one price; no price counts as 100.
+
+    >>> read_prices("$20.66$29.20"), read_prices("$1,299.00"), read_prices("")
+    ((20.66, 29.2), (1299.0,), (100.0,))
+    """
+    if not text:
+        return (DEFAULT_PRICE,)
+    return tuple(float(part.replace(",", "")) for part in text.split("$")[1:])[:2]

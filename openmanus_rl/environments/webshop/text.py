@@ -1,0 +1,151 @@
+"""Words as the original search engine sees them: Lucene's English analysis, in Python.
+
+Standard tokens in lower case, without a possessive 's, without 33 stop words, stemmed by Porter's algorithm
+(M. F. Porter, "An algorithm for suffix stripping", 1980). Our own because the packages that have it bring corpora or
+Java.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+_STOPPED = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
+    "to was will with"
+)
+STOP_WORDS = frozenset(_STOPPED.split())
+# Letters and digits; a dot, apostrophe or colon between letters, and a dot or comma between digits, stay inside a word.
+_WORD = r"[^\W_]+(?:(?:(?<=[^\W\d_])['\u2019.:](?=[^\W\d_])|(?<=\d)[.,;'\u2019](?=\d)|_+(?=[^\W_]))[^\W_]+)*"
+# Lucene counts each emoji as a word; sellers use many, so without them the lengths of products would be wrong.
+_EMOJI = (
+    "[\U0001f000-\U0001faff\u2600-\u27bf\u2b00-\u2bff\u2300-\u23ff\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u2194-\u21aa"
+    "\u2934\u2935\u203c\u2049\u2122\u2139\u24c2\u3030\u303d\u3297\u3299\u00a9\u00ae]\ufe0f?"
+)
+_TOKEN = re.compile(f"{_WORD}|{_EMOJI}")
+
+
+def analyze(text: str) -> list[str]:
+    """The terms of a text, in order.
+
+    >>> analyze("The women's running shoes are waterproof")
+    ['women', 'run', 'shoe', 'waterproof']
+    """
+    terms: list[str] = []
+    for token in _TOKEN.findall(text):
+        word = token.lower()
+        if word.endswith(("'s", "\u2019s")):
+            word = word[:-2]
+        if word and word not in STOP_WORDS:
+            terms.append(stem(word))
+    return terms
+
+
+def _is_consonant(word: str, i: int) -> bool:
+    if word[i] in "aeiou":
+        return False
+    return word[i] != "y" or i == 0 or not _is_consonant(word, i - 1)
+
+
+def _measure(stem_: str) -> int:
+    """How often a vowel is followed by a consonant: m in [C](VC)^m[V]."""
+    kinds = "".join("c" if _is_consonant(stem_, i) else "v" for i in range(len(stem_)))
+    return len(re.findall("v+c+", kinds))
+
+
+def _has_vowel(stem_: str) -> bool:
+    return any(not _is_consonant(stem_, i) for i in range(len(stem_)))
+
+
+def _ends_double(word: str) -> bool:
+    return len(word) > 1 and word[-1] == word[-2] and _is_consonant(word, len(word) - 1)
+
+
+def _ends_cvc(word: str) -> bool:
+    n = len(word)
+    return (
+        n > 2
+        and _is_consonant(word, n - 3)
+        and not _is_consonant(word, n - 2)
+        and _is_consonant(word, n - 1)
+        and word[-1] not in "wxy"
+    )
+
+
+_STEP_2 = {
+    "ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize", "bli": "ble", "alli": "al",
+    "entli": "ent", "eli": "e", "ousli": "ous", "ization": "ize", "ation": "ate", "ator": "ate", "alism": "al",
+    "iveness": "ive", "fulness": "ful", "ousness": "ous", "aliti": "al", "iviti": "ive", "biliti": "ble", "logi": "log",
+}  # fmt: skip
+_STEP_3 = {"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic", "ful": "", "ness": ""}
+_STEP_4 = ("al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "ion", "ou", "ism", "ate",
+           "iti", "ous", "ive", "ize")  # fmt: skip
+
+
+@functools.lru_cache(maxsize=200_000)
+def stem(word: str) -> str:
+    """The stem of a word in lower case.
+
+    >>> [stem(w) for w in ("caresses", "ponies", "relational", "hopping", "filing", "happy", "size")]
+    ['caress', 'poni', 'relat', 'hop', 'file', 'happi', 'size']
+    """
+    if len(word) <= 2:
+        return word
+    word = _step_1(word)
+    word = _replace(word, _STEP_2, 0)
+    word = _replace(word, _STEP_3, 0)
+    word = _step_4(word)
+    return _step_5(word)
+
+
+def _step_1(word: str) -> str:
+    if word.endswith(("sses", "ies")):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith("ss"):
+        word = word[:-1]
+    if word.endswith("eed"):
+        word = word[:-1] if _measure(word[:-3]) > 0 else word
+    else:
+        for suffix in ("ed", "ing"):
+            if word.endswith(suffix) and _has_vowel(word[: -len(suffix)]):
+                word = _tidy(word[: -len(suffix)])
+                break
+    if word.endswith("y") and _has_vowel(word[:-1]):
+        word = word[:-1] + "i"
+    return word
+
+
+def _tidy(word: str) -> str:
+    if word.endswith(("at", "bl", "iz")):
+        return word + "e"
+    if _ends_double(word) and word[-1] not in "lsz":
+        return word[:-1]
+    return word + "e" if _measure(word) == 1 and _ends_cvc(word) else word
+
+
+def _replace(word: str, suffixes: dict[str, str], least: int) -> str:
+    for suffix in sorted(suffixes, key=len, reverse=True):
+        if word.endswith(suffix):
+            base = word[: -len(suffix)]
+            return base + suffixes[suffix] if _measure(base) > least else word
+    return word
+
+
+def _step_4(word: str) -> str:
+    for suffix in sorted(_STEP_4, key=len, reverse=True):
+        if word.endswith(suffix):
+            base = word[: -len(suffix)]
+            if suffix == "ion" and not base.endswith(("s", "t")):
+                return word
+            return base if _measure(base) > 1 else word
+    return word
+
+
+def _step_5(word: str) -> str:
+    if word.endswith("e"):
+        base = word[:-1]
+        if _measure(base) > 1 or (_measure(base) == 1 and not _ends_cvc(base)):
+            word = base
+    if word.endswith("ll") and _measure(word) > 1:
+        word = word[:-1]
+    return word
