@@ -8,7 +8,6 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -56,36 +55,32 @@ def expert_chooser(seed: str) -> Chooser:
     return choose
 
 
-def compare(file: Path, choose: Chooser, env: Any) -> int:
-    """Play the same commands in both engines; returns the number of steps."""
+def compare_game(file: Path) -> int:
+    """Play the same commands in both engines, first led by the expert, then at random; returns the number of steps."""
+    import textworld
+    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+
+    env = AlfredDemangler(textworld.envs.PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)), shuffle=False)
+    env.load(str(file))
     state = env.reset()
-    ours, over = Engine(Layout(load_game(file))), False
+    ours = Engine(Layout(load_game(file)))
     assert ours.observation == state.feedback, file
-    for step in range(STEPS):
+    name = "/".join(file.parts[-3:-1])
+    led, wandering = expert_chooser(name), random_chooser(name)
+    for step in range(2 * STEPS):
         commands = list(state["admissible_commands"])
         assert sorted(ours.commands) == commands, file
+        # After the goal both engines play on.
+        choose = wandering if ours.won or step >= STEPS else led
         command = choose(ours.observation, commands)
         state, reward, done = env.step(command)
         assert ours.step(command) == state.feedback, (file, command)
         assert ours.won == bool(state["won"]) == bool(done) == bool(reward), (file, command)
-        if done and not over:
-            over, choose = True, random_chooser(f"after {step}")  # both engines play on after the goal
-    return STEPS
+    return 2 * STEPS
 
 
 def compare_games(files: list[Path]) -> int:
-    import textworld
-    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-
-    steps = 0
-    for file in files:
-        wanted = textworld.EnvInfos(won=True, admissible_commands=True)
-        env = AlfredDemangler(textworld.envs.PddlEnv(wanted), shuffle=False)
-        env.load(str(file))
-        name = "/".join(file.parts[-3:-1])
-        steps += compare(file, random_chooser(name), env)
-        steps += compare(file, expert_chooser(name), env)
-    return steps
+    return sum(compare_game(file) for file in files)
 
 
 def shuffled(folder: Path) -> list[Path]:
