@@ -33,11 +33,11 @@ train: setup ## Set up, then run the default training recipe
 
 .PHONY: test
 test: setup ## Set up, then run the whole test suite
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 .PHONY: test-slow
 test-slow: setup ## Run the longer proofs as well
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: lint
 lint: setup ## Format check, lint, import rules, types
