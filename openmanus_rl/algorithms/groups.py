@@ -28,8 +28,9 @@ def group_codes(labels: Labels) -> Tensor:
         labels = labels.tolist()
     seen: dict[Any, int] = {}
     # A tensor hashes by identity: two equal ones in a list would be two groups.
-    plain = (label.item() if isinstance(label, torch.Tensor) else label for label in labels)
-    return torch.tensor([seen.setdefault(label, len(seen)) for label in plain], dtype=torch.long)
+    if torch.Tensor in set(map(type, labels)):
+        labels = [label.item() if isinstance(label, torch.Tensor) else label for label in labels]
+    return torch.tensor([seen.setdefault(label, len(seen)) for label in labels], dtype=torch.long)
 
 
 def row_codes(name: str, labels: Labels, rows: int, device: torch.device) -> Tensor:
