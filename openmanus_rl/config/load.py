@@ -16,7 +16,7 @@ from openmanus_rl.config.problems import ConfigError, Problem
 from openmanus_rl.config.recipes import find_recipe
 from openmanus_rl.config.schema import UNCHECKED, Config
 from openmanus_rl.config.sources import Setting, read_file, read_overrides
-from openmanus_rl.config.wording import describe
+from openmanus_rl.config.wording import describe, item_position
 
 if TYPE_CHECKING:
     import os
@@ -106,14 +106,10 @@ def _field_problems(detail: ErrorDetails, path: tuple[str, ...], blamed: Sequenc
     if detail["type"] != "extra_forbidden":
         yield Problem(describe(detail), (blamed[-1].key,), blamed[-1].origin)
     elif len(path) > len(blamed[-1].path):  # inside a list's item
-        yield Problem(f"unknown key {path[-1]!r}{_item(detail)}", (blamed[-1].key,), blamed[-1].origin)
+        yield Problem(f"unknown key {path[-1]!r}{item_position(detail)}", (blamed[-1].key,), blamed[-1].origin)
     else:  # `actor.lr=1` is reported as that, not as the unknown section `actor`
         for setting in blamed:
             yield Problem(f"unknown key{suggest_key(setting.key)}", (setting.key,), setting.origin)
-
-
-def _item(detail: ErrorDetails) -> str:
-    return "".join(f" (item {part + 1})" for part in detail["loc"] if isinstance(part, int))
 
 
 def _with_origin(problem: Problem, settings: Sequence[Setting]) -> Problem:

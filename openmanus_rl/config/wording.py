@@ -35,7 +35,7 @@ def describe(detail: ErrorDetails) -> str:
     """
     kind, context = detail["type"], detail.get("ctx", {})
     got = _shown(detail["input"])
-    where = "".join(f" (item {part + 1})" for part in detail["loc"] if isinstance(part, int))
+    where = item_position(detail)
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
         return f"must be {words} {context[name]:g}, got {got}{where}"
@@ -51,6 +51,11 @@ def describe(detail: ErrorDetails) -> str:
     if expected is None:
         return f"{detail['msg']}, got {got}{where}"
     return f"expected {expected}, got {got}{where}"
+
+
+def item_position(detail: ErrorDetails) -> str:
+    """` (item 2)` where an error is inside a list, else nothing."""
+    return "".join(f" (item {part + 1})" for part in detail["loc"] if isinstance(part, int))
 
 
 def _shown(value: Any) -> str:

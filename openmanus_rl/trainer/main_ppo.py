@@ -17,6 +17,7 @@ from openmanus_rl import exits
 if TYPE_CHECKING:
     from openmanus_rl.config.problems import Problem
     from openmanus_rl.config.schema import Config
+    from openmanus_rl.rewards import RewardComponent
 
 Overrides = Annotated[
     list[str] | None,
@@ -47,15 +48,15 @@ def reward_problems(config: Config) -> list[Problem]:
     from openmanus_rl.rewards import RewardComposer, make_component
 
     problems: list[Problem] = []
-    specs = [component.model_dump() for component in config.reward.components]
-    for position, spec in enumerate(specs, start=1):
+    made: list[RewardComponent] = []
+    for position, component in enumerate(config.reward.components, start=1):
         try:
-            make_component(**spec)
+            made.append(make_component(**component.model_dump()))
         except ValueError as error:
             problems.append(Problem(f"{error} (item {position})", ("reward.components",)))
     if not problems:
         try:
-            RewardComposer.from_specs(specs)
+            RewardComposer(made)
         except ValueError as error:
             problems.append(Problem(str(error), ("reward.components",)))
     return problems
