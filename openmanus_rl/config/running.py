@@ -57,6 +57,20 @@ class WebshopOptions(Section):
 
     data_dir: str | None = None
     """Folder with the original catalogue files. Default: a generated catalogue."""
+    items: str | None = None
+    """Which catalogue of `data_dir`, if it holds several: what follows `items_shuffle`, such as `_1000`."""
+    products: Annotated[int, Field(ge=80, le=1_000_000)] = 1000
+    """Size of a generated catalogue."""
+    goals: Literal["synthetic", "human"] = "synthetic"
+    """Goals made from products, or those that people wrote (`items_human_ins.json`)."""
+    split_by: Literal["goal", "product"] = "goal"
+    """Of `data_dir`: `goal` splits as upstream does; by `product`, those of valid_unseen are never trained on."""
+    observation_mode: Literal["text", "text_rich"] = "text"
+    """A page in one line, or on lines with its buttons marked."""
+    reward: Literal["success", "score"] = "success"
+    """`success` pays `win_reward` for a score of 1 and nothing else; `score` pays the score."""
+    win_reward: float = 10.0
+    """Reward for a perfect purchase."""
 
 
 class EnvConfig(Section):

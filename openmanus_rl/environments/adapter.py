@@ -9,7 +9,15 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from openmanus_rl.environments.base import SPLITS, NumberedTasks, Split, StepResult, TextEnv, parse_numbered_task
+from openmanus_rl.environments.base import (
+    SPLITS,
+    NumberedTasks,
+    Split,
+    StepResult,
+    TextEnv,
+    is_admissible,
+    parse_numbered_task,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +76,7 @@ class AdaptedEnv(TextEnv):
         """Pass the action on and complete the answer."""
         if (answer := self.answer_if_over()) is not None:
             return answer
-        valid = self._admissible is None or action in self._admissible
+        valid = self._admissible is None or is_admissible(action, self._admissible)
         observation, reward, terminated, truncated, given = self.inner.step(action)
         reward, terminated, truncated = float(reward), bool(terminated), bool(truncated)
         info = self._complete(_text(observation, "step", self.label), given, won=terminated and reward > 0, valid=valid)

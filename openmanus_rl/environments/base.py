@@ -8,7 +8,8 @@
     won                whether the task is solved
     score              how far it is solved, 0 to 1
     task_type          the kind of task, for statistics by kind
-    admissible_actions the actions that would do something now, or None where they cannot be listed
+    admissible_actions the actions that would do something now, or None where they cannot be listed; a blank in
+                       angle brackets, as in `search[<query>]`, stands for words of the agent's own
     action_valid       whether the last action was understood and possible (True after reset)
     anchor             the state key that GiGPO compares steps by
 
@@ -35,6 +36,34 @@ Info = dict[str, Any]
 StepResult = tuple[str, float, bool, bool, Info]
 
 EPISODE_OVER = "The episode is over."
+
+
+_BLANK = re.compile(r"<[a-z ]+>")
+
+
+def is_admissible(action: str, admissible: Sequence[str]) -> bool:
+    """Whether an action is listed, as it is or as a listed one with its blanks filled in.
+
+    >>> is_admissible("search[red mug]", ("click[next >]", "search[<query>]"))
+    True
+    """
+    if action in admissible:
+        return True
+    for listed in admissible:
+        if "<" in listed and _BLANK.search(listed):
+            pattern = ".+".join(re.escape(part) for part in _BLANK.split(listed))
+            if re.fullmatch(pattern, action, re.DOTALL):
+                return True
+    return False
+
+
+def fill_blanks(action: str, words: str) -> str:
+    """An admissible action with its blanks filled in.
+
+    >>> fill_blanks("search[<query>]", "red mug"), fill_blanks("click[< prev]", "red mug")
+    ('search[red mug]', 'click[< prev]')
+    """
+    return _BLANK.sub(lambda _: words, action)
 
 
 class AnyText(gymnasium.Space[str]):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from openmanus_rl.data.json_values import check_json
-from openmanus_rl.environments.base import SPLITS, TextEnv
+from openmanus_rl.environments.base import SPLITS, TextEnv, fill_blanks
 from openmanus_rl.environments.registry import make_env
 
 if TYPE_CHECKING:
@@ -97,11 +97,19 @@ def play(env: TextEnv, task: str, seed: int, steps: int = MAX_STEPS) -> Iterator
     for _ in range(steps):
         actions = info["admissible_actions"]
         action = rng.choice(actions) if actions else rng.choice(["look", "north", "open door", "1", "a"])
+        action = fill_blanks(action, _some_words(observation, rng))
         result: Any = env.step(action)
         observation, reward, terminated, truncated, info = result
         yield observation, reward, terminated or truncated, info
         if terminated or truncated:
             return
+
+
+def _some_words(observation: str, rng: random.Random) -> str:
+    """A few words in a row from what is shown, for an action's blanks."""
+    words = observation.split() or ["a"]
+    start = rng.randrange(len(words))
+    return " ".join(words[start : start + 4])
 
 
 def digest(name: str, options: dict[str, Any], tasks: list[str]) -> str:
@@ -267,7 +275,8 @@ def _admissible(subject: Subject) -> str | CheckResult:
         if info["admissible_actions"] is None:
             return CheckResult("admissible actions", "info", "the environment does not list them")
         for _ in range(4):
-            for action in rng.sample(info["admissible_actions"], min(12, len(info["admissible_actions"]))):
+            listed = [fill_blanks(action, "word") for action in info["admissible_actions"]]
+            for action in rng.sample(listed, min(12, len(listed))):
                 env.reset(options={"task": task})
                 for earlier in path:
                     env.step(earlier)
@@ -277,7 +286,7 @@ def _admissible(subject: Subject) -> str | CheckResult:
             env.reset(options={"task": task})
             for earlier in path:
                 env.step(earlier)
-            path.append(rng.choice(info["admissible_actions"]))
+            path.append(rng.choice(listed))
             _, _, terminated, _, info = env.step(path[-1])
             if terminated or not info["admissible_actions"]:
                 break

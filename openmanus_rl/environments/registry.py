@@ -39,6 +39,11 @@ ENVIRONMENTS: dict[str, Registered] = {
         "household tasks in text rooms: find, clean, heat, cool, place",
         ("alfworld",),
     ),
+    "Webshop": Registered(
+        "openmanus_rl.environments.webshop.env:WebshopEnv",
+        "an online shop in text: search, read, compare, choose options, buy",
+        ("webshop",),
+    ),
     "grid": Registered("openmanus_rl.environments.grid:GridEnv", "find the key, open the door, reach the goal"),
 }
 

@@ -10,10 +10,19 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 DEFAULT_PRICE = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class HumanInstruction:
+    """A wish that a person wrote with a product in mind."""
+
+    instruction: str
+    attributes: tuple[str, ...]
+    options: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +41,7 @@ class Product:
     attributes: tuple[str, ...]
     instruction: str | None
     instruction_attributes: tuple[str, ...]
+    human_instructions: tuple[HumanInstruction, ...] = ()
 
     @property
     def price_tag(self) -> str:
@@ -64,17 +74,19 @@ class Catalogue:
         self.by_asin = {product.asin: number for number, product in enumerate(self.products)}
 
 
-def read_catalogue(items_file: Path, attributes_file: Path) -> Catalogue:
-    """Read the two files; an entry that cannot be a product is left out and reported with its index."""
+def read_catalogue(items_file: Path, attributes_file: Path, human_file: Path | None = None) -> Catalogue:
+    """Read the files; an entry that cannot be a product is left out and reported with its index."""
     items, attributes = _read_json(items_file), _read_json(attributes_file)
+    human = {} if human_file is None else _read_json(human_file)
     if not isinstance(items, list):
         raise ValueError(f"{items_file}: a list of products is expected")
-    if not isinstance(attributes, dict):
-        raise ValueError(f"{attributes_file}: an object with products' attributes is expected")
+    for path, table in ((attributes_file, attributes), (human_file, human)):
+        if not isinstance(table, dict):
+            raise ValueError(f"{path}: an object with an entry for each product is expected")
     catalogue = Catalogue([])
     for index, item in enumerate(items):
         try:
-            product = read_product(item, attributes.get(item["asin"], {}))
+            product = read_product(item, attributes.get(item["asin"], {}), human.get(item["asin"], ()))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             catalogue.problems.append(f"{items_file}: entry {index}: {type(error).__name__}: {error}")
             continue
@@ -94,7 +106,7 @@ def _read_json(path: Path) -> Any:
         raise ValueError(f"{path}: is not JSON: {error}") from None
 
 
-def read_product(item: Mapping[str, Any], attributes: Mapping[str, Any]) -> Product:
+def read_product(item: Mapping[str, Any], attributes: Mapping[str, Any], human: Sequence[Any] = ()) -> Product:
     """One entry of the files."""
     bullets = item.get("small_description") or []
     options: dict[str, tuple[str, ...]] = {}
@@ -114,6 +126,12 @@ def read_product(item: Mapping[str, Any], attributes: Mapping[str, Any]) -> Prod
         attributes=tuple(attributes.get("attributes", ())),
         instruction=attributes.get("instruction"),
         instruction_attributes=tuple(attributes.get("instruction_attributes", ())),
+        human_instructions=tuple(
+            HumanInstruction(
+                str(wish["instruction"]), tuple(wish["instruction_attributes"]), tuple(wish["instruction_options"])
+            )
+            for wish in human
+        ),
     )
 
 

@@ -1,0 +1,123 @@
+"""A shop: catalogue, search index and goals by split. Built once, shared by all environments of a process."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from openmanus_rl.environments.webshop.catalogue import Catalogue, read_catalogue
+from openmanus_rl.environments.webshop.generator import family_of, generate_goals, generate_product
+from openmanus_rl.environments.webshop.goals import human_goals, shuffled, synthetic_goals
+from openmanus_rl.environments.webshop.search import SearchIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from openmanus_rl.environments.base import Split
+    from openmanus_rl.environments.webshop.catalogue import Product
+    from openmanus_rl.environments.webshop.goals import Goal
+
+GoalKind = Literal["synthetic", "human"]
+SplitBy = Literal["goal", "product"]
+GOAL_KINDS: tuple[GoalKind, ...] = ("synthetic", "human")
+# Of the shuffled goals the original tests on the first 500, validates on the next 1,000 and trains on the rest.
+TEST_GOALS, VALIDATION_GOALS = 500, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Shop:
+    """What a customer meets, and what customers come for."""
+
+    catalogue: Catalogue
+    index: SearchIndex
+    goals: dict[Split, Sequence[Goal]]
+    seed: int
+
+    def price_of(self, product: Product) -> float:
+        """What buying it costs."""
+        return product.draw_price(self.seed)
+
+
+@functools.lru_cache(maxsize=4)
+def generated_shop(products: int, seed: int) -> Shop:
+    """A catalogue of our own; whole families of products are kept for valid_unseen."""
+    catalogue = Catalogue([generate_product(number, seed) for number in range(products)])
+    goals: dict[Split, list[Goal]] = {"train": [], "valid_seen": [], "valid_unseen": []}
+    for number, product in enumerate(catalogue.products):
+        unseen = _share(f"{seed}/{family_of(number)}") < 0.15
+        for place, goal in enumerate(generate_goals(product, seed)):
+            seen: Split = "valid_seen" if place == 0 and _share(f"{seed}/{goal.asin}") < 0.4 else "train"
+            goals["valid_unseen" if unseen else seen].append(goal)
+    index = SearchIndex([product.search_text for product in catalogue.products])
+    return Shop(catalogue, index, {split: tuple(shuffled(goals[split])) for split in goals}, seed)
+
+
+@functools.lru_cache(maxsize=4)
+def shop_from_files(data_dir: Path, items: str | None, kind: GoalKind, split_by: SplitBy, seed: int) -> Shop:
+    """The original's files; see `find_files` for which."""
+    items_file, attributes_file, human_file = find_files(data_dir, items, kind)
+    catalogue = read_catalogue(items_file, attributes_file, human_file)
+    index = SearchIndex([product.search_text for product in catalogue.products])
+    make = human_goals if kind == "human" else synthetic_goals
+    goals = shuffled(make(catalogue.products, lambda product: product.draw_price(seed), seed))
+    if not goals:
+        raise ValueError(f"{data_dir}: no product has {kind} goals; see env.webshop.goals")
+    return Shop(catalogue, index, split_goals(goals, split_by), seed)
+
+
+def split_goals(goals: Sequence[Goal], by: SplitBy) -> dict[Split, Sequence[Goal]]:
+    """Shuffled goals in three parts. `goal` is the original's way; by `product`, valid_unseen's are never trained on.
+
+    Where there are too few goals for the original's numbers, a tenth is tested on and a fifth validated on.
+    """
+    if by == "product":
+        unseen = tuple(goal for goal in goals if _share(goal.asin) < 0.1)
+        seen = tuple(goal for goal in goals if _share(goal.asin) >= 0.1)
+        validated = min(VALIDATION_GOALS, len(seen) // 5)
+        return {"train": seen[validated:], "valid_seen": seen[:validated], "valid_unseen": unseen}
+    tested = min(TEST_GOALS, len(goals) // 10)
+    validated = tested + min(VALIDATION_GOALS, len(goals) // 5)
+    return {
+        "train": tuple(goals[validated:]),
+        "valid_seen": tuple(goals[tested:validated]),
+        "valid_unseen": tuple(goals[:tested]),
+    }
+
+
+def find_files(data_dir: Path, items: str | None, kind: GoalKind) -> tuple[Path, Path, Path | None]:
+    """`items_shuffle*.json`, its `items_ins_v2*.json`, and `items_human_ins.json` for human goals; `.gz` of each too.
+
+    `items` is what follows `items_shuffle`: `_1000` or, for the whole catalogue, an empty text.
+    """
+    found = {_suffix(path, "items_shuffle"): path for path in sorted(data_dir.glob("items_shuffle*.json*"))}
+    if not found:
+        raise ValueError(f"{data_dir} holds no items_shuffle*.json; without data_dir a generated catalogue is used")
+    if items is None and len(found) > 1:
+        choices = ", ".join(repr(suffix) for suffix in found)
+        raise ValueError(f"{data_dir} holds several catalogues; choose one with items=...: {choices}")
+    suffix = next(iter(found)) if items is None else items
+    if suffix not in found:
+        raise ValueError(f"{data_dir} holds no items_shuffle{suffix}.json")
+    attributes = _one_of(data_dir, (f"items_ins_v2{suffix}", "items_ins_v2"))
+    human = _one_of(data_dir, ("items_human_ins",)) if kind == "human" else None
+    return found[suffix], attributes, human
+
+
+def _suffix(path: Path, stem: str) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".json").removeprefix(stem)
+
+
+def _one_of(data_dir: Path, stems: tuple[str, ...]) -> Path:
+    for stem in stems:
+        for ending in (".json", ".json.gz"):
+            if (data_dir / (stem + ending)).is_file():
+                return data_dir / (stem + ending)
+    raise ValueError(f"{data_dir} holds no {stems[0]}.json")
+
+
+def _share(address: str) -> float:
+    """A number in [0, 1) that stays the same wherever it is asked for."""
+    return int.from_bytes(hashlib.blake2b(address.encode(), digest_size=4).digest()) / 2**32
