@@ -11,6 +11,7 @@ import functools
 import itertools
 import json
 import random
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -83,6 +84,7 @@ def generate_goals(product: Product, seed: int) -> list[Goal]:
             attributes=" and ".join(attributes),
             options=_wish(options, rng),
         )
+        text = re.sub(r"\ba (?=[aeiou])", "an ", text)
         goals.append(make_goal(product, text + cap_text(cap), attributes, options, cap))
     return goals
 

@@ -46,11 +46,14 @@ def generated_shop(products: int, seed: int) -> Shop:
     """A catalogue of our own; whole families of products are kept for valid_unseen."""
     catalogue = Catalogue([generate_product(number, seed) for number in range(products)])
     goals: dict[Split, list[Goal]] = {"train": [], "valid_seen": [], "valid_unseen": []}
+    said: set[str] = set()
     for number, product in enumerate(catalogue.products):
         unseen = _share(f"{seed}/{family_of(number)}") < 0.15
         for place, goal in enumerate(generate_goals(product, seed)):
             seen: Split = "valid_seen" if place == 0 and _share(f"{seed}/{goal.asin}") < 0.4 else "train"
-            goals["valid_unseen" if unseen else seen].append(goal)
+            if goal.instruction not in said:
+                said.add(goal.instruction)
+                goals["valid_unseen" if unseen else seen].append(goal)
     index = SearchIndex([product.search_text for product in catalogue.products])
     return Shop(catalogue, index, {split: tuple(shuffled(goals[split])) for split in goals}, seed)
 

@@ -8,6 +8,8 @@ import orjson
 import pytest
 
 from openmanus_rl.environments.webshop.catalogue import Catalogue, read_catalogue, read_product
+from openmanus_rl.environments.webshop.goals import Goal, synthetic_goals
+from openmanus_rl.environments.webshop.reward import score_purchase
 from openmanus_rl.environments.webshop.search import SearchIndex, quantised_length
 from openmanus_rl.environments.webshop.session import Session
 from openmanus_rl.environments.webshop.text import analyze, stem
@@ -48,6 +50,54 @@ def test_every_recorded_observation_is_reproduced(catalogue: Catalogue, episodes
             assert (session.page == "done") == step["done"]
             steps += 1
     assert steps == 712
+
+
+def test_every_recorded_reward_is_reproduced(
+    catalogue: Catalogue, episodes: list[dict[str, Any]], shared_data: Path
+) -> None:
+    """All 91 purchases but two, where only the titles' nouns decide: the recording used another tagger."""
+    prices = orjson.loads((shared_data / "webshop" / "product_prices.json").read_bytes())
+    differing: list[str] = []
+    purchases = 0
+    for episode in episodes:
+        last = episode["steps"][-1]
+        if not last["done"]:
+            continue
+        shown = last["text"].split(" [SEP] ")
+        product = catalogue.products[catalogue.by_asin[shown[shown.index("asin") + 1]]]
+        goal = read_goal(episode["goal"])
+        score = score_purchase(product, goal, prices[product.asin], orjson.loads(shown[shown.index("options") + 1]))
+        purchases += 1
+        if score.total != pytest.approx(last["reward"], abs=1e-12):
+            differing.append(product.asin)
+            assert product.query != goal.query
+    assert purchases == 91
+    assert len(differing) <= 2
+
+
+def read_goal(recorded: dict[str, Any]) -> Goal:
+    return Goal(
+        recorded["asin"], recorded["category"], recorded["query"], recorded["name"], recorded["product_category"],
+        recorded["instruction_text"], tuple(recorded["attributes"]), tuple(recorded["goal_options"].items()),
+        recorded["price_upper"],
+    )  # fmt: skip
+
+
+def test_goals_read_as_the_recorded_ones(
+    catalogue: Catalogue, episodes: list[dict[str, Any]], shared_data: Path
+) -> None:
+    """Each recorded goal is among ours, word for word up to the cap, which the original draws unseeded."""
+    prices = orjson.loads((shared_data / "webshop" / "product_prices.json").read_bytes())
+    goals = synthetic_goals(catalogue.products, lambda product: prices[product.asin], seed=0)
+    assert len(goals) == 6910
+    texts = {goal.instruction.partition(", and price lower")[0]: goal for goal in goals}
+    for episode in episodes:
+        recorded = read_goal(episode["goal"])
+        ours = texts[recorded.instruction.partition(", and price lower")[0]]
+        assert (ours.attributes, ours.options, ours.title) == (recorded.attributes, recorded.options, recorded.title)
+        above = [cap for cap in range(10, 1000, 10) if cap > prices[ours.asin]][:4]
+        assert ours.price_cap in above[1:]
+        assert recorded.price_cap in above[1:]
 
 
 def test_our_ranking_agrees_with_the_recorded_one(catalogue: Catalogue, episodes: list[dict[str, Any]]) -> None:
