@@ -1,4 +1,4 @@
-"""`openmanus-rl env`: list environments, and check that one keeps the contract."""
+"""`openmanus-rl env`: list environments, check that one keeps the contract, browse the shop."""
 
 import sys
 from typing import Annotated
@@ -73,3 +73,49 @@ def check(
     console.print(f"{failed} of {len(results)} checks failed" if failed else "all checks passed")
     if failed:
         raise SystemExit(exits.FAILED)
+
+
+@app.command()
+def browse(
+    name: Annotated[str, typer.Argument(help="An environment with a page to look at: webshop.")],
+    options: Options = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Others than this machine can come in only if it is not loopback.")] = (
+        "127.0.0.1"
+    ),
+) -> None:
+    """Shop by hand in a web page, for the same goals as the agent."""
+    from openmanus_rl.config.problems import ConfigError, Problem
+    from openmanus_rl.environments.registry import env_class
+    from openmanus_rl.environments.webshop.env import WebshopEnv
+
+    keywords = parse_options(options)
+    try:
+        if env_class(name) is not WebshopEnv:
+            raise ValueError(f"{name} has no page to look at; webshop has")
+        from openmanus_rl.environments.webshop.browse import make_app
+
+        page = make_app(keywords)
+    except (ValueError, TypeError, OSError) as error:
+        raise ConfigError([Problem(str(error))]) from None
+    _serve(page, host, port)
+
+
+def _serve(page: object, host: str, port: int) -> None:
+    """Serve until interrupted; the address is printed once it can be opened."""
+    import socket
+
+    import uvicorn
+
+    from openmanus_rl.config.problems import ConfigError, Problem
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, port))
+        except OSError as error:
+            raise ConfigError([Problem(f"cannot listen on {host}:{port}: {error.strerror or error}")]) from None
+        shown = f"[{host}]" if ":" in host else host
+        print(f"open http://{shown}:{listening.getsockname()[1]}  (Ctrl-C ends it)", flush=True)
+        uvicorn.Server(uvicorn.Config(page, log_level="warning")).run(sockets=[listening])  # type: ignore[arg-type]

@@ -56,9 +56,14 @@ def env_names() -> dict[str, Registered]:
     return found
 
 
+def full_name(name: str) -> str:
+    """The registered name that an alias stands for; any other name stays as it is."""
+    return next((full for full, entry in env_names().items() if name in entry.aliases), name)
+
+
 def make_env(name: str, **options: Any) -> TextEnv:
     """An environment by name, alias, or `module:Class`; options are its constructor's keyword arguments."""
-    factory = _find(name)
+    factory = env_class(name)
     is_ours = isinstance(factory, type) and issubclass(factory, TextEnv)
     try:
         signature = inspect.signature(factory)
@@ -87,11 +92,11 @@ def _taken(options: dict[str, Any], name: str) -> dict[str, Any]:
     return {name: options.pop(name)} if name in options else {}
 
 
-def _find(name: str) -> Callable[..., Any]:
+def env_class(name: str) -> Callable[..., Any]:
+    """What is called to make an environment of this name."""
     known = env_names()
-    for full, entry in known.items():
-        if name == full or name in entry.aliases:
-            return _load(entry.path, name)
+    if (full := full_name(name)) in known:
+        return _load(known[full].path, name)
     if ":" in name:
         return _load(name, name)
     names = [n for full, entry in known.items() for n in (full, *entry.aliases)]

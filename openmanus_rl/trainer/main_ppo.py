@@ -35,11 +35,19 @@ def train(
     from openmanus_rl.config.load import load_config
     from openmanus_rl.config.resolved import to_yaml
 
-    resolved = load_config(recipe, config, overrides or (), also_check=reward_problems)
+    resolved = load_config(recipe, config, overrides or (), also_check=component_problems)
     if dry_run:
         print(to_yaml(resolved) + estimate_as_comment(resolved))
     else:
         run(resolved)
+
+
+def component_problems(config: Config) -> list[Problem]:
+    """What is wrong with the parts that the config names: its environment and its reward."""
+    from openmanus_rl.environments.configured import env_problems
+
+    sys.path.insert(0, "")  # module:Class is looked for where the user is
+    return (env_problems(config.env) if config.env.env_name else []) + reward_problems(config)
 
 
 def reward_problems(config: Config) -> list[Problem]:

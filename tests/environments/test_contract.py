@@ -16,6 +16,8 @@ FORMS: list[tuple[str, dict[str, Any], int]] = [
     ("alfworld/AlfredTWEnv", {"source": "generated", "size": "micro"}, 1000),
     ("alfworld", {"source": "generated", "size": "full", "wording": "old", "anchor_mode": "observation"}, 300),
     ("alfworld", {"source": "generated", "size": "mini", "step_reward": -0.1, "subgoal_reward": 1.0}, 300),
+    ("Webshop", {}, 300),
+    ("webshop", {"observation_mode": "text_rich", "reward": "score", "anchor_mode": "observation"}, 200),
 ]
 
 

@@ -95,7 +95,7 @@ class Session:
             return []
         if self.page == "results":
             back = ["< prev"] if self.page_number > 1 else []
-            return ["back to search", *back, "next >", *(product.asin.lower() for product in self._shown())]
+            return ["back to search", *back, "next >", *(product.asin.lower() for product in self.shown())]
         if self.page == "item":
             assert self.product is not None
             options = self.catalogue.products[self.product].options
@@ -103,7 +103,8 @@ class Session:
             return ["back to search", "< prev", "description", "features", "reviews", "buy now", *values]
         return ["back to search", "< prev"]
 
-    def _shown(self) -> list[Product]:
+    def shown(self) -> list[Product]:
+        """The products of this page of the results."""
         start = (self.page_number - 1) * PER_PAGE
         return [self.catalogue.products[number] for number in self.results[start : start + PER_PAGE]]
 
@@ -160,7 +161,7 @@ class Session:
         if self.page_number > 1:
             shown.append(Element("< Prev", "button"))
         shown.append(Element("Next >", "button"))
-        for product in self._shown():
+        for product in self.shown():
             shown.append(Element(product.asin, "product", product.asin in self.visited))
             shown += [Element(product.title), Element(product.price_tag)]
         return shown
