@@ -6,7 +6,15 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from openmanus_rl.environments.base import SPLITS, NumberedTasks, Split, StepResult, TextEnv, parse_numbered_task
+from openmanus_rl.environments.base import (
+    SPLITS,
+    NumberedTasks,
+    Split,
+    StepResult,
+    TextEnv,
+    check_between,
+    parse_numbered_task,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +36,7 @@ class GridEnv(TextEnv):
 
     def __init__(self, size: int = 5, anchor_mode: AnchorMode = "state", tasks_per_split: int = 1000) -> None:
         super().__init__(anchor_mode)
-        if isinstance(size, bool) or not isinstance(size, int) or not 3 <= size <= 50:
-            raise ValueError(f"size must lie between 3 and 50, got {size!r}")
+        check_between("size", size, 3, 50)
         self.size = size
         self.tasks_per_split = tasks_per_split
 

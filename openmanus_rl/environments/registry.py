@@ -45,6 +45,15 @@ ENVIRONMENTS: dict[str, Registered] = {
         ("webshop",),
     ),
     "grid": Registered("openmanus_rl.environments.grid:GridEnv", "find the key, open the door, reach the goal"),
+    "bandit": Registered("openmanus_rl.environments.bandit:BanditEnv", "pull the lever that the hint means"),
+    "crafting": Registered(
+        "openmanus_rl.environments.crafting:CraftingEnv", "craft an item from a list of recipes", ("textcraft",)
+    ),
+    "frozenlake": Registered(
+        "openmanus_rl.environments.frozen_lake:FrozenLakeEnv", "cross the ice on a text map, around the holes"
+    ),
+    "sokoban": Registered("openmanus_rl.environments.sokoban:SokobanEnv", "push every box onto a goal"),
+    "wordle": Registered("openmanus_rl.environments.wordle:WordleEnv", "find a word of five letters in six guesses"),
 }
 
 

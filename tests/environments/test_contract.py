@@ -13,6 +13,16 @@ from tests.conftest import REPOSITORY
 FORMS: list[tuple[str, dict[str, Any], int]] = [
     ("grid", {}, 1000),
     ("grid", {"size": 9, "anchor_mode": "observation"}, 200),
+    ("bandit", {}, 300),
+    ("bandit", {"arms": 6, "rounds": 3, "hint": "likeness", "anchor_mode": "observation"}, 300),
+    ("crafting", {}, 300),
+    ("textcraft", {"depth": 4, "anchor_mode": "observation"}, 300),
+    ("frozenlake", {}, 300),
+    ("frozenlake", {"size": 6, "slippery": True, "anchor_mode": "observation"}, 100),
+    ("sokoban", {}, 300),
+    ("sokoban", {"size": 7, "boxes": 2, "anchor_mode": "observation"}, 100),
+    ("wordle", {}, 300),
+    ("wordle", {"guesses": 3, "max_steps": 5, "anchor_mode": "observation"}, 100),
     ("alfworld/AlfredTWEnv", {"source": "generated", "size": "micro"}, 1000),
     ("alfworld", {"source": "generated", "size": "full", "wording": "old", "anchor_mode": "observation"}, 300),
     ("alfworld", {"source": "generated", "size": "mini", "step_reward": -0.1, "subgoal_reward": 1.0}, 300),
@@ -181,13 +191,17 @@ def test_what_the_adapter_fills_in() -> None:
     assert env.inner.closed
 
 
-def test_gymnasiums_own_checker_accepts_them() -> None:
+SMALL = ["grid", "bandit", "crafting", "frozenlake", "sokoban", "wordle"]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_gymnasiums_own_checker_accepts_them(name: str) -> None:
     from gymnasium.utils.env_checker import check_env as gymnasium_check
 
-    gymnasium_check(make_env("grid"), skip_render_check=True)
+    gymnasium_check(make_env(name), skip_render_check=True)
 
 
-@pytest.mark.parametrize("name", ["grid", "alfworld", "tests.environments.test_contract:Plain"])
+@pytest.mark.parametrize("name", [*SMALL, "alfworld", "tests.environments.test_contract:Plain"])
 def test_step_before_reset_says_so(name: str) -> None:
     with pytest.raises(RuntimeError, match="call reset before step"):
         make_env(name).step("look")
@@ -207,6 +221,16 @@ def test_step_before_reset_says_so(name: str) -> None:
         ("alfworld", {"source": "dataset"}, r"needs data_dir, or \$ALFWORLD_DATA"),
         ("alfworld", {"data_dir": "/nope"}, "data_dir=/nope holds no ALFWorld dataset"),
         ("grid", {"size": "abc"}, "size must lie between 3 and 50, got 'abc'"),
+        ("bandit", {"arms": 9}, "arms must lie between 2 and 8, got 9"),
+        ("bandit", {"rounds": 0}, "rounds must lie between 1 and 10, got 0"),
+        ("bandit", {"hint": "loud"}, "hint must be name or likeness, got 'loud'"),
+        ("crafting", {"depth": 5}, "depth must lie between 1 and 4, got 5"),
+        ("crafting", {"tasks_per_split": 0}, "tasks_per_split must lie between 1 and"),
+        ("frozenlake", {"size": 2}, "size must lie between 3 and 20, got 2"),
+        ("frozenlake", {"slippery": "yes"}, "slippery must be true or false, got 'yes'"),
+        ("sokoban", {"size": True}, "size must lie between 5 and 12, got True"),
+        ("sokoban", {"boxes": 3}, "boxes must lie between 1 and 2, got 3"),
+        ("wordle", {"guesses": 6, "max_steps": 5}, "max_steps must lie between 6 and 1000, got 5"),
         ("alfworld", {"wording": "french"}, "wording must be old or new, got 'french'"),
         ("alfworld", {"source": "generated", "valid_games": 0}, "must be at least 1"),
         ("json:loads", {}, "cannot be made"),
@@ -228,7 +252,7 @@ class Empty:
 
 
 @pytest.mark.parametrize("task", ["train", "train/x", "test/3", "../../etc/passwd", "train/٣", "train/007"])
-@pytest.mark.parametrize("name", ["grid", "alfworld"])
+@pytest.mark.parametrize("name", [*SMALL, "alfworld"])
 def test_wrong_tasks(name: str, task: str) -> None:
     env = make_env(name, **({"source": "generated"} if name == "alfworld" else {}))
     with pytest.raises(ValueError, match=r"has no task .*: ids are SPLIT/NUMBER"):
