@@ -1,0 +1,176 @@
+"""Attention over the KV cache for a mixed batch: rows that decode one token, and rows that read several.
+
+Registered with transformers as an attention implementation, so that any of its causal language models can run on our
+cache: the model computes queries, keys and values of all new tokens in one flat sequence, and this file does the rest.
+Decoding rows are one batched call on a view of the cache; a group of query heads that share a key head are taken as
+that head's queries, so nothing is repeated.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor, nn
+
+    from openmanus_rl.rollout.kv_cache import KVCache
+
+IMPLEMENTATION = "openmanus_rl_cached"
+# Arguments that change what attention computes, which this file does not implement.
+UNSUPPORTED = ("softcap", "s_aux", "position_bias")
+# Reading rows are padded to one length within a block; a block ends where padding would exceed this share.
+MAX_PADDING = 0.3
+
+
+@dataclass(slots=True)
+class Reading:
+    """A block of rows that read several tokens each, padded to the same number."""
+
+    rows: Tensor
+    starts: Tensor
+    counts: Tensor
+    first: int
+    width: int
+    longest: int
+    picked: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        inside = torch.arange(self.width, device=self.counts.device) < self.counts.unsqueeze(-1)
+        self.picked = inside.flatten().nonzero().squeeze(-1)
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """What one pass through the model computes.
+
+    Tokens lie flat: first one for each decoding row, then those of the reading rows, block by block.
+    """
+
+    cache: KVCache
+    rows: Tensor
+    positions: Tensor
+    decoding: int
+    decode_rows: Tensor
+    decode_lengths: Tensor
+    span: int
+    longest: int
+    reading: list[Reading]
+    masks: dict[Any, Tensor] = field(default_factory=dict)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+        """(1, heads, tokens, size) to (1, tokens, heads, size)."""
+        keys, values = self.cache.layer(layer, key, value)
+        keys[self.rows, :, self.positions] = key[0].transpose(0, 1)
+        values[self.rows, :, self.positions] = value[0].transpose(0, 1)
+        flat = query[0].transpose(0, 1)
+        parts = [self._decode(flat[: self.decoding], keys, values, scale, window)] if self.decoding else []
+        parts += [self._read(block, flat, keys, values, scale, window) for block in self.reading]
+        return torch.cat(parts).unsqueeze(0) if len(parts) > 1 else parts[0].unsqueeze(0)
+
+    def _decode(self, query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None) -> Tensor:
+        count, heads, size = query.shape
+        groups = keys.shape[1]
+        query = query.reshape(count, groups, heads // groups, size)
+        mask = self._decode_mask(query.dtype, window)
+        if self.span:  # most rows decode: all of them are attended to, without copying any
+            spread = query.new_zeros(self.span, groups, heads // groups, size)
+            spread[self.decode_rows] = query
+            used = slice(0, self.span)
+            keys, values = keys[used, :, : self.longest], values[used, :, : self.longest]
+            out = F.scaled_dot_product_attention(spread, keys, values, attn_mask=mask, scale=scale)[self.decode_rows]
+        else:
+            keys = keys[self.decode_rows, :, : self.longest]
+            values = values[self.decode_rows, :, : self.longest]
+            out = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
+        return out.reshape(count, heads, -1)
+
+    def _decode_mask(self, dtype: torch.dtype, window: int | None) -> Tensor:
+        if ("decode", window) not in self.masks:
+            place = torch.arange(self.longest, device=self.decode_lengths.device)
+            lengths = self.decode_lengths.unsqueeze(-1)
+            seen = place < lengths
+            if window is not None:
+                seen &= place >= lengths - window
+            self.masks["decode", window] = _additive(seen, dtype)[:, None, None, :]
+        return self.masks["decode", window]
+
+    def _read(
+        self, block: Reading, flat: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None
+    ) -> Tensor:
+        rows, width = len(block.rows), block.width
+        heads, size = flat.shape[1:]
+        groups = keys.shape[1]
+        padded = flat.new_zeros(rows * width, heads, size)
+        padded[block.picked] = flat[block.first : block.first + len(block.picked)]
+        # (rows, groups, heads of a group x width, size): the heads of a group are its queries one after another.
+        query = padded.view(rows, width, groups, heads // groups, size).permute(0, 2, 3, 1, 4)
+        query = query.reshape(rows, groups, -1, size)
+        keys, values = keys[block.rows, :, : block.longest], values[block.rows, :, : block.longest]
+        mask = self._read_mask(block, flat.dtype, window, heads // groups)
+        out = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
+        out = out.view(rows, groups, heads // groups, width, -1).permute(0, 3, 1, 2, 4)
+        return out.reshape(rows * width, heads, -1)[block.picked]
+
+    def _read_mask(self, block: Reading, dtype: torch.dtype, window: int | None, repeat: int) -> Tensor:
+        name = (block.first, window)
+        if name not in self.masks:
+            place = torch.arange(block.longest, device=block.starts.device)
+            at = block.starts[:, None, None] + torch.arange(block.width, device=place.device)[None, :, None]
+            seen = place <= at
+            if window is not None:
+                seen &= place > at - window
+            self.masks[name] = _additive(seen, dtype).repeat(1, repeat, 1).unsqueeze(1)
+        return self.masks[name]
+
+
+def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
+
+
+_plan: StepPlan | None = None
+
+
+@contextmanager
+def running(plan: StepPlan) -> Iterator[None]:
+    """Within it, models with our implementation attend as the plan says."""
+    global _plan  # noqa: PLW0603 - transformers calls the function below without a place for arguments of ours
+    if _plan is not None:
+        raise RuntimeError("two engines stepped at once in one process; an engine is driven by one thread")
+    _plan = plan
+    try:
+        yield
+    finally:
+        _plan = None
+
+
+def cached_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **more: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls in every attention layer."""
+    del attention_mask
+    asked = [name for name in UNSUPPORTED if more.get(name) is not None]
+    if asked:
+        raise NotImplementedError(f"the local engine does not implement attention with {', '.join(asked)}; use vllm")
+    if _plan is None:
+        raise RuntimeError("a model prepared for the local engine was called outside of it")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    return _plan.attend(layer, query, key, value, scale, sliding_window), None
+
+
+ALL_ATTENTION_FUNCTIONS.register(IMPLEMENTATION, cached_attention)

@@ -1,0 +1,176 @@
+"""What every inference engine speaks: requests of token ids in, completions of token ids and log-probs out.
+
+    engine.submit([Request("a", prompt_ids, sampling, address=(0, 3, 1, 0, 2), session="episode 1")])
+    for completion in engine.poll():
+        completion.token_ids, completion.logprobs
+
+Text is never tokenised again: what was sampled is what is trained. Engines that can only take text (a hosted model)
+say so by `trainable=False`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from openmanus_rl.data.columns import float_column, token_column
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+FinishReason = Literal["stop", "length", "error"]
+Address = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a response is drawn. `temperature=0` always takes the likeliest token; `top_k=-1` keeps the vocabulary.
+
+    A response ends with the first stop token (which is part of it), when its text holds a stop string, or after
+    `max_tokens`.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature must be 0 or more, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}")
+        if self.top_k != -1 and self.top_k < 1:
+            raise ValueError(f"top_k must be -1 or at least 1, got {self.top_k}")
+        if any(not text for text in self.stop):
+            raise ValueError("an empty stop string would end every response at once")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """A prompt to continue.
+
+    `address` is where its randomness lives: (seed, step, group, sample, turn). The same address and prompt give the
+    same tokens, whatever else is being generated. `session` names an episode, whose next prompt usually continues this
+    one, so that an engine can keep what it computed. `messages` is the same prompt as a conversation, for engines that
+    only take text.
+    """
+
+    request_id: str
+    prompt_ids: NDArray[np.int32]
+    sampling: SamplingParams
+    address: Address = ()
+    session: str = ""
+    messages: tuple[dict[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt_ids", token_column("prompt_ids", self.prompt_ids))
+        if not len(self.prompt_ids) and not self.messages:
+            raise ValueError(f"request {self.request_id}: the prompt is empty")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completion:
+    """What was written: ids, their log-probs under the distribution they were drawn from, and why it ended.
+
+    `weights_version` is that of the weights that wrote it. With `finish_reason="error"` there is only `error`.
+    """
+
+    request_id: str
+    token_ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    finish_reason: FinishReason
+    text: str = ""
+    weights_version: int = 0
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "token_ids", token_column("token_ids", self.token_ids))
+        object.__setattr__(self, "logprobs", float_column("logprobs", self.logprobs))
+        if len(self.logprobs) != len(self.token_ids):
+            raise ValueError(f"{len(self.token_ids)} token_ids but {len(self.logprobs)} logprobs")
+        if (self.finish_reason == "error") != (self.error is not None):
+            raise ValueError("error says what happened, when and only when finish_reason is error")
+
+
+def failed(request: Request, error: str, weights_version: int = 0) -> Completion:
+    """The completion of a request that could not be carried out."""
+    nothing = np.empty(0, np.int32)
+    return Completion(request.request_id, nothing, np.empty(0, np.float32), "error", "", weights_version, error)
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """Tokens since the engine started: what had to be computed, and what was.
+
+    needed      new prompt tokens and sampled ones, each counted once
+    computed    token positions that went through the model
+    reused      prompt tokens whose keys and values were still there, or were copied from another episode
+    recomputed  those computed again because they had been evicted
+    """
+
+    needed: int = 0
+    computed: int = 0
+    reused: int = 0
+    recomputed: int = 0
+    sampled: int = 0
+    steps: int = 0
+    evictions: int = 0
+    seconds: float = field(default=0.0)
+
+
+class Engine(ABC):
+    """Generates for many requests at once. One thread drives an engine."""
+
+    trainable: bool = True
+    """Whether completions carry the token ids and log-probs that training needs."""
+    max_model_len: int | None = None
+    """Longest prompt and response together, where there is a limit."""
+
+    def __init__(self) -> None:
+        self.stats = EngineStats()
+        self.weights_version = 0
+
+    @abstractmethod
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Take requests in; `poll` gives their completions."""
+
+    @abstractmethod
+    def poll(self) -> list[Completion]:
+        """Work until something is finished, and give all that is; [] when nothing is in flight."""
+
+    @property
+    @abstractmethod
+    def in_flight(self) -> int:
+        """Requests submitted and not yet given back."""
+
+    def release(self, session: str) -> None:
+        """An episode is over: what was kept for it may go."""
+        del session
+
+    @abstractmethod
+    def cancel(self, request_ids: Sequence[str]) -> None:
+        """Forget requests in flight; they are never given back."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Submit, wait for all, and give the completions in the order of the requests."""
+        if self.in_flight:
+            raise RuntimeError("generate needs an idle engine; use submit and poll while requests are in flight")
+        self.submit(requests)
+        found: dict[str, Completion] = {}
+        while len(found) < len(requests):
+            found.update({completion.request_id: completion for completion in self.poll()})
+        return [found[request.request_id] for request in requests]
+
+    def close(self) -> None:
+        """Give back what the engine holds."""
+        self.cancel(())

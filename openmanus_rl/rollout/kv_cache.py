@@ -1,0 +1,119 @@
+"""Keys and values of running episodes, in place, one row an episode.
+
+Two tensors a layer, each (rows, kv heads, capacity, head size). A token's keys and values are written once, where
+they stay; attention reads a view. Capacity doubles as episodes grow; the number of rows shrinks when rows times
+capacity would exceed the budget, and whoever loses a row is computed again later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+FIRST_CAPACITY = 256
+
+
+class KVCache:
+    """Rows of keys and values, and which tokens they belong to.
+
+    `tokens[row, :lengths[row]]` are the tokens whose keys and values row `row` holds.
+    """
+
+    def __init__(self, max_rows: int, max_length: int, budget_bytes: int) -> None:
+        self.max_length = max_length
+        self.budget = budget_bytes
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self.bytes_per_token = 0
+        self.capacity = min(FIRST_CAPACITY, max_length)
+        self.max_rows = self.rows = max_rows
+        self.tokens: NDArray[np.int32] = np.zeros((self.rows, self.capacity), np.int32)
+        self.lengths: NDArray[np.int64] = np.zeros(self.rows, np.int64)
+
+    def measured(self, bytes_per_token: int) -> None:
+        """Once the model's shape is known: as many rows as the budget allows."""
+        self.bytes_per_token = bytes_per_token
+        if self.max_length * bytes_per_token > self.budget:
+            need = self.max_length * bytes_per_token
+            raise ValueError(
+                f"the KV cache is too small for one episode: {self.max_length} tokens take {need / 2**20:.1f} MiB, "
+                f"but actor_rollout_ref.rollout.kv_cache_gb allows {self.budget / 2**20:.1f} MiB"
+            )
+        self._keep(range(min(self.rows, self.rows_at(self.capacity))))
+
+    def rows_at(self, capacity: int) -> int:
+        """How many rows of a capacity the budget allows."""
+        if not self.bytes_per_token:
+            return self.max_rows
+        return max(1, min(self.max_rows, self.budget // (capacity * self.bytes_per_token)))
+
+    def capacity_for(self, length: int) -> int:
+        """The capacity that holds `length` tokens: doubled from now as often as needed."""
+        capacity = self.capacity
+        while capacity < length:
+            capacity = min(2 * capacity, self.max_length)
+        return capacity
+
+    def grow(self, capacity: int, keep: Sequence[int]) -> None:
+        """Make rows longer; the rows `keep` stay, in this order, as rows 0, 1, ..."""
+        self.capacity = capacity
+        self._keep(keep)
+
+    def _keep(self, keep: Sequence[int]) -> None:
+        rows = self.rows_at(self.capacity)
+        kept = list(keep)
+        assert len(kept) <= rows
+        old_tokens, old_lengths = self.tokens, self.lengths
+        width = min(self.capacity, old_tokens.shape[1])
+        self.tokens = np.zeros((rows, self.capacity), np.int32)
+        self.lengths = np.zeros(rows, np.int64)
+        self.tokens[: len(kept), :width] = old_tokens[kept, :width]
+        self.lengths[: len(kept)] = old_lengths[kept]
+        self.rows = rows
+        for layer, pair in self.layers.items():
+            self.layers[layer] = (self._moved(pair[0], kept), self._moved(pair[1], kept))
+
+    def _moved(self, old: Tensor, kept: list[int]) -> Tensor:
+        _, heads, capacity, size = old.shape
+        new = old.new_zeros(self.rows, heads, self.capacity, size)
+        width = min(capacity, self.capacity)
+        if kept:
+            new[: len(kept), :, :width] = old[kept, :, :width]
+        return new
+
+    def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The tensors of a layer, made when its first keys (1, heads, tokens, size) are seen."""
+        if index not in self.layers:
+            self.layers[index] = tuple(
+                states.new_zeros(self.rows, states.shape[1], self.capacity, states.shape[3]) for states in (key, value)
+            )  # type: ignore[assignment]
+        return self.layers[index]
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """Give a row the first `length` tokens of another."""
+        for keys, values in self.layers.values():
+            keys[target, :, :length] = keys[source, :, :length]
+            values[target, :, :length] = values[source, :, :length]
+        self.tokens[target, :length] = self.tokens[source, :length]
+        self.lengths[target] = length
+
+    def common_prefixes(self, prompt: NDArray[np.int32]) -> NDArray[np.int64]:
+        """For each row, how many of the prompt's first tokens it holds."""
+        width = min(len(prompt), self.capacity)
+        same = self.tokens[:, :width] == prompt[:width]
+        same &= np.arange(width) < self.lengths[:, None]
+        return np.where(same.all(1), width, same.argmin(1))
+
+    def forget(self, row: int) -> None:
+        """Empty a row."""
+        self.lengths[row] = 0
+
+    def clear(self) -> None:
+        """Empty all rows: the weights have changed."""
+        self.lengths[:] = 0

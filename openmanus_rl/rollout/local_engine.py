@@ -1,0 +1,260 @@
+"""Any Hugging Face causal language model in this process, with continuous batching and a KV cache of its own.
+
+A step is: schedule, run, sample. The model runs on all new tokens of all episodes as one flat sequence, and computes
+logits only where a token is drawn. Ours, because transformers' own generation copies the cache at every token, pads
+every row to the longest, and starts each turn from nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from openmanus_rl.rollout.attention import IMPLEMENTATION, MAX_PADDING, Reading, StepPlan, running
+from openmanus_rl.rollout.engine import Completion, Engine, Request, SamplingParams, failed
+from openmanus_rl.rollout.kv_cache import KVCache
+from openmanus_rl.rollout.noise import uniforms
+from openmanus_rl.rollout.sampling import sample
+from openmanus_rl.rollout.scheduler import Feed, Running, Scheduler
+from openmanus_rl.rollout.stopping import StopChecker
+from openmanus_rl.rollout.threads import fastest_threads, threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+
+    from openmanus_rl.rollout.stopping import Decoder
+
+GIB = 2**30
+
+
+class LocalEngine(Engine):
+    """Generates with a model that is in memory; the trainer may hold the same one.
+
+    `kv_cache_gb` bounds the cache, `max_num_seqs` the episodes computed together, `max_batch_tokens` the tokens of one
+    pass. Neither changes what is written.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        tokenizer: Decoder | None = None,
+        max_model_len: int | None = None,
+        kv_cache_gb: float = 2.0,
+        max_num_seqs: int = 128,
+        max_batch_tokens: int = 4096,
+        n_threads: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.model, self.tokenizer = model, tokenizer
+        config: Any = model.config
+        limit = getattr(config, "max_position_embeddings", None)
+        if max_model_len is not None and limit is not None and max_model_len > limit:
+            raise ValueError(f"max_model_len={max_model_len} is longer than the model's context of {limit}")
+        self.max_model_len: int = max_model_len or limit or 4096
+        cache = KVCache(max_num_seqs, self.max_model_len, int(kv_cache_gb * GIB))
+        cache.measured(_bytes_per_token(config, next(model.parameters()).dtype))
+        self.scheduler = Scheduler(cache, max_batch_tokens, self.stats)
+        self.stop = StopChecker(tokenizer, config.vocab_size)
+        self.n_threads = n_threads
+        self.errors: list[Completion] = []
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests; one that cannot fit is given back as an error by the next poll."""
+        for request in requests:
+            room = self.max_model_len - len(request.prompt_ids)
+            if not len(request.prompt_ids):
+                self.errors.append(failed(request, "the prompt has no token ids", self.weights_version))
+            elif room < 1:
+                reason = f"a prompt of {len(request.prompt_ids)} tokens leaves no room in {self.max_model_len}"
+                self.errors.append(failed(request, reason, self.weights_version))
+            else:
+                self.scheduler.add(request, min(request.sampling.max_tokens, room))
+
+    @property
+    def in_flight(self) -> int:
+        """Requests submitted and not yet given back."""
+        return len(self.scheduler.waiting) + len(self.scheduler.running) + len(self.errors)
+
+    def poll(self) -> list[Completion]:
+        """Step until a response is finished."""
+        finished, self.errors = self.errors, []
+        start = time.perf_counter()
+        if self.n_threads is None:
+            self.n_threads = self._measure_threads()
+        with self._prepared(), threads(self.n_threads), torch.inference_mode():
+            while not finished and (self.scheduler.waiting or self.scheduler.running):
+                finished = self._step()
+        self.stats.seconds += time.perf_counter() - start
+        return finished
+
+    def release(self, session: str) -> None:
+        """Free the session's row."""
+        self.scheduler.release(session)
+
+    def cancel(self, request_ids: Sequence[str]) -> None:
+        """Forget requests in flight."""
+        self.scheduler.cancel(set(request_ids))
+
+    def weights_changed(self, version: int) -> None:
+        """The model has new weights: what was computed with the old ones is dropped."""
+        self.scheduler.forget_everything()
+        self.weights_version = version
+
+    # --- a step: schedule, run, sample ------------------------------------------------------------------
+
+    def _step(self) -> list[Completion]:
+        feeds = self.scheduler.schedule()
+        assert feeds, "requests wait, but none can run"
+        logits = self._run(feeds, self.scheduler.cache)
+        self.stats.steps += 1
+        for feed in feeds:
+            self.scheduler.fed(feed)
+        drawing = [feed.running for feed in feeds if feed.samples]
+        return self._draw(drawing, logits) if drawing else []
+
+    def _run(self, feeds: list[Feed], cache: KVCache) -> Tensor:
+        """The model on all tokens of the feeds; logits (drawing rows, vocabulary)."""
+        device = next(self.model.parameters()).device
+        token_ids = np.concatenate([feed.running.tokens(feed.start, feed.stop) for feed in feeds])
+        plan = make_plan(cache, feeds, device)
+        ends = np.cumsum([feed.stop - feed.start for feed in feeds]) - 1
+        keep = torch.from_numpy(ends[[feed.samples for feed in feeds]]).to(device)
+        with running(plan):
+            out: Any = self.model(
+                input_ids=torch.from_numpy(token_ids).long().to(device).unsqueeze(0),
+                position_ids=plan.positions.unsqueeze(0),
+                use_cache=False,
+                logits_to_keep=keep,
+            )
+        logits: Tensor = out.logits[0]
+        return logits
+
+    def _draw(self, drawing: list[Running], logits: Tensor) -> list[Completion]:
+        keys = np.array([r.key for r in drawing], np.uint64)
+        counters = np.array([len(r.written) for r in drawing], np.uint64)
+        uniform = torch.from_numpy(uniforms(keys, counters)).to(logits.device)
+        tokens, logprobs = sample(logits, [r.request.sampling for r in drawing], uniform)
+        finished: list[Completion] = []
+        for r, token, logprob in zip(drawing, tokens.tolist(), logprobs.tolist(), strict=True):
+            if not np.isfinite(logprob):
+                self.scheduler.finish(r)
+                reason = f"the model gave a log-prob of {logprob}: its weights or activations are not finite"
+                finished.append(failed(r.request, reason, self.weights_version))
+                continue
+            r.written.append(token)
+            r.logprobs.append(logprob)
+            self.stats.sampled += 1
+            reason_or_none = self.stop.reason(r.written, r.request.sampling)
+            if reason_or_none is None and len(r.written) >= r.limit:
+                reason_or_none = "length"
+            if reason_or_none is not None:
+                self.scheduler.finish(r)
+                finished.append(self._completion(r, reason_or_none))
+        return finished
+
+    def _completion(self, r: Running, reason: Any) -> Completion:
+        text = "" if self.tokenizer is None else self.tokenizer.decode(r.written, skip_special_tokens=True)
+        return Completion(
+            r.request.request_id,
+            np.array(r.written, np.int32),
+            np.array(r.logprobs, np.float32),
+            reason,
+            text,
+            self.weights_version,
+        )
+
+    def _measure_threads(self) -> int:
+        """Time a typical step: 32 episodes that decode one token each."""
+        if next(self.model.parameters()).device.type != "cpu":
+            return torch.get_num_threads()
+        rows, length = 32, min(64, self.max_model_len)
+        scratch = KVCache(rows, length, GIB)
+        nothing = SamplingParams(max_tokens=1)
+        feeds = [
+            Feed(Running(Request("", np.zeros(length, np.int32), nothing), 0, 1, row=row), length - 1, length)
+            for row in range(rows)
+        ]
+        with self._prepared(), torch.inference_mode():
+            return fastest_threads(lambda: self._run(feeds, scratch))
+
+    @contextmanager
+    def _prepared(self) -> Iterator[None]:
+        """The model in evaluation mode and on our attention; afterwards as it was, for the trainer."""
+        config: Any = self.model.config
+        was, training = config._attn_implementation, self.model.training
+        config._attn_implementation = IMPLEMENTATION
+        self.model.eval()
+        try:
+            yield
+        finally:
+            config._attn_implementation = was
+            self.model.train(training)
+
+
+def make_plan(cache: KVCache, feeds: list[Feed], device: torch.device) -> StepPlan:
+    """What attention needs to know about the feeds, as tensors; rows that decode come first in `feeds`."""
+    counts = np.array([feed.stop - feed.start for feed in feeds])
+    rows = np.array([feed.running.row for feed in feeds])
+    starts = np.array([feed.start for feed in feeds])
+    decoding = int((counts == 1).sum())
+    firsts = np.cumsum(counts) - counts
+    positions = np.arange(counts.sum()) - np.repeat(firsts - starts, counts)
+    lengths = starts + 1
+    span = int(rows[:decoding].max()) + 1 if decoding else 0
+    if decoding * 2 < span:
+        span = 0  # few rows decode: they are copied out
+    decode_lengths = lengths[:decoding]
+    if span:
+        spread = np.ones(span, np.int64)
+        spread[rows[:decoding]] = decode_lengths
+        decode_lengths = spread
+    longest = int(lengths[:decoding].max()) if decoding else 0
+    tensors = [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in (np.repeat(rows, counts), positions)]
+    return StepPlan(
+        cache=cache,
+        rows=tensors[0],
+        positions=tensors[1],
+        decoding=decoding,
+        decode_rows=torch.from_numpy(rows[:decoding]).to(device),
+        decode_lengths=torch.from_numpy(decode_lengths).to(device),
+        span=span,
+        longest=longest,
+        reading=list(_blocks(rows, starts, counts, firsts, decoding, device)),
+    )
+
+
+def _blocks(
+    rows: np.ndarray, starts: np.ndarray, counts: np.ndarray, firsts: np.ndarray, decoding: int, device: torch.device
+) -> Iterator[Reading]:
+    """Neighbouring reading rows in blocks of similar length."""
+    first = decoding
+    while first < len(rows):
+        last = first + 1
+        while last < len(rows):
+            size = counts[first : last + 1]
+            if 1 - size.sum() / (size.max() * len(size)) > MAX_PADDING:
+                break
+            last += 1
+        block = slice(first, last)
+        yield Reading(
+            rows=torch.from_numpy(rows[block]).to(device),
+            starts=torch.from_numpy(starts[block]).to(device),
+            counts=torch.from_numpy(counts[block]).to(device),
+            first=int(firsts[first]),
+            width=int(counts[block].max()),
+            longest=int((starts[block] + counts[block]).max()),
+        )
+        first = last
+
+
+def _bytes_per_token(config: Any, dtype: torch.dtype) -> int:
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return int(2 * config.num_hidden_layers * kv_heads * head_dim * dtype.itemsize)

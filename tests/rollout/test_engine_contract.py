@@ -1,0 +1,159 @@
+"""What every engine promises, played over all of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openmanus_rl.rollout.engine import Completion, Engine, Request, SamplingParams
+from openmanus_rl.rollout.local_engine import LocalEngine
+from openmanus_rl.rollout.scripted_engine import ScriptedEngine
+from tests.rollout.models import make_model, tokenizer
+
+
+def scripted() -> Engine:
+    """Counts upwards from its prompt's last token, then says `<|im_end|>`."""
+
+    def count(request: Request) -> list[int]:
+        last = int(request.prompt_ids[-1])
+        return [*((last + k) % 300 + 10 for k in range(30)), 2]
+
+    return ScriptedEngine(count, tokenizer(), len(tokenizer()), max_model_len=512)
+
+
+def local() -> Engine:
+    return LocalEngine(make_model(), tokenizer(), n_threads=1)
+
+
+ENGINES: dict[str, Callable[[], Engine]] = {"scripted": scripted, "local": local}
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> Any:
+    made = ENGINES[request.param]()
+    yield made
+    made.close()
+
+
+def ids(text: str) -> Any:
+    return np.array(tokenizer().encode(text, add_special_tokens=False), np.int32)
+
+
+def ask(name: str, text: str = "Find the key", **sampling: Any) -> Request:
+    params = SamplingParams(**{"max_tokens": 8, **sampling})
+    return Request(name, ids(text), params, address=(0, 0, 0, 0, len(name)), session=name)
+
+
+def test_every_token_has_a_log_prob_and_the_answers_keep_their_order(engine: Engine) -> None:
+    requests = [ask(f"r{k}", "key " * (k + 1), max_tokens=3 + k % 4) for k in range(10)]
+    answers = engine.generate(requests)
+    assert [answer.request_id for answer in answers] == [request.request_id for request in requests]
+    for request, answer in zip(requests, answers, strict=True):
+        assert 1 <= len(answer.token_ids) == len(answer.logprobs) <= request.sampling.max_tokens
+        assert (answer.logprobs <= 0).all()
+        assert answer.text == tokenizer().decode(answer.token_ids, skip_special_tokens=True)
+        assert answer.finish_reason in ("stop", "length")
+        assert answer.weights_version == 0
+    assert engine.in_flight == 0
+    assert engine.poll() == []
+
+
+def test_length_and_stop_tokens_end_a_response(engine: Engine) -> None:
+    [free] = engine.generate([ask("a", max_tokens=12)])
+    assert (free.finish_reason, len(free.token_ids)) == ("length", 12)
+    stop = int(free.token_ids[4])
+    [stopped] = engine.generate([ask("a", max_tokens=12, stop_token_ids=(stop,))])
+    first = free.token_ids.tolist().index(stop)
+    assert stopped.finish_reason == "stop"
+    assert stopped.token_ids.tolist() == free.token_ids.tolist()[: first + 1]
+
+
+def test_a_stop_string_ends_a_response_wherever_tokens_end(engine: Engine) -> None:
+    [free] = engine.generate([ask("b", max_tokens=20)])
+    text = tokenizer().decode(free.token_ids, skip_special_tokens=False)
+    stop = next(text[k : k + 3] for k in range(4, len(text) - 3) if text[k : k + 3].isascii() and text[k + 2] != " ")
+    [stopped] = engine.generate([ask("b", max_tokens=20, stop=(stop, "never said"))])
+    assert stopped.finish_reason == "stop"
+    written = stopped.token_ids.tolist()
+    assert written == free.token_ids.tolist()[: len(written)]
+    assert stop in tokenizer().decode(written, skip_special_tokens=False)
+    assert stop not in tokenizer().decode(written[:-1], skip_special_tokens=False)
+
+
+def test_the_same_request_gives_the_same_answer_alone_and_in_company(engine: Engine) -> None:
+    [alone] = engine.generate([ask("same")])
+    crowd = engine.generate([ask(f"x{k}", "door " * k + "key") for k in range(5)] + [ask("same")])
+    assert crowd[-1].token_ids.tolist() == alone.token_ids.tolist()
+    assert np.allclose(crowd[-1].logprobs, alone.logprobs, atol=1e-5)
+
+
+def test_turns_of_a_session_continue_one_another(engine: Engine) -> None:
+    context, answers = ids("Find the key."), []
+    for turn in range(4):
+        request = Request(f"t{turn}", context, SamplingParams(max_tokens=6), (0, 0, 0, 0, turn), "episode")
+        [answer] = engine.generate([request])
+        answers.append(answer)
+        context = np.concatenate([context, answer.token_ids, ids("You are at row 1.")])
+    [again] = ENGINES_AGAIN(engine).generate(
+        [Request("t3", _before_last(context, answers), SamplingParams(max_tokens=6), (0, 0, 0, 0, 3))]
+    )
+    assert again.token_ids.tolist() == answers[-1].token_ids.tolist()
+    engine.release("episode")
+
+
+def ENGINES_AGAIN(engine: Engine) -> Engine:  # noqa: N802 - reads as the table above
+    """A fresh engine of the same kind."""
+    return scripted() if isinstance(engine, ScriptedEngine) else local()
+
+
+def _before_last(context: Any, answers: list[Completion]) -> Any:
+    return context[: len(context) - len(ids("You are at row 1.")) - len(answers[-1].token_ids)]
+
+
+def test_a_prompt_without_room_is_an_error_and_the_others_are_answered(engine: Engine) -> None:
+    long = Request("long", np.ones(600, np.int32), SamplingParams(max_tokens=4))
+    answers = engine.generate([ask("ok"), long])
+    assert answers[0].error is None
+    assert (answers[1].finish_reason, len(answers[1].token_ids)) == ("error", 0)
+    assert answers[1].error == "a prompt of 600 tokens leaves no room in 512"
+
+
+def test_the_context_limit_ends_a_response(engine: Engine) -> None:
+    [answer] = engine.generate([Request("near", np.full(509, 20, np.int32), SamplingParams(max_tokens=10))])
+    assert (answer.finish_reason, len(answer.token_ids)) == ("length", 3)
+
+
+def test_cancelled_requests_are_never_given_back(engine: Engine) -> None:
+    engine.submit([ask("keep"), ask("drop")])
+    engine.cancel(["drop"])
+    got = []
+    while engine.in_flight:
+        got += engine.poll()
+    assert [answer.request_id for answer in got] == ["keep"]
+
+
+def test_generate_needs_an_idle_engine(engine: Engine) -> None:
+    engine.submit([ask("one")])
+    with pytest.raises(RuntimeError, match="generate needs an idle engine"):
+        engine.generate([ask("two")])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"max_tokens": 0}, "max_tokens must be at least 1"),
+        ({"temperature": -1.0}, "temperature must be 0 or more"),
+        ({"top_p": 0.0}, r"top_p must lie in \(0, 1\]"),
+        ({"top_k": 0}, "top_k must be -1 or at least 1"),
+        ({"stop": ("",)}, "an empty stop string"),
+    ],
+)
+def test_wrong_sampling_parameters(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SamplingParams(**{"max_tokens": 1, **wrong})
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(ValueError, match="the prompt is empty"):
+        Request("r", np.empty(0, np.int32), SamplingParams(max_tokens=1))
