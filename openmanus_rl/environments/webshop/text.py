@@ -7,7 +7,6 @@ Java.
 
 from __future__ import annotations
 
-import functools
 import re
 
 _STOPPED = (
@@ -16,7 +15,11 @@ _STOPPED = (
 )
 STOP_WORDS = frozenset(_STOPPED.split())
 # Letters and digits; a dot, apostrophe or colon between letters, and a dot or comma between digits, stay inside a word.
-_WORD = r"[^\W_]+(?:(?:(?<=[^\W\d_])['\u2019.:](?=[^\W\d_])|(?<=\d)[.,;'\u2019](?=\d)|_+(?=[^\W_]))[^\W_]+)*"
+# Possessive, and a look at the next character first: most words end at a space, and a catalogue has many words.
+_WORD = (
+    r"[^\W_]++(?:(?=['\u2019.:,;_])(?:(?<=[^\W\d_])['\u2019.:](?=[^\W\d_])|(?<=\d)[.,;'\u2019](?=\d)|_+(?=[^\W_]))"
+    r"[^\W_]++)*+"
+)
 # Lucene counts each emoji as a word; sellers use many, so without them the lengths of products would be wrong.
 _EMOJI = (
     "[\U0001f000-\U0001faff\u2600-\u27bf\u2b00-\u2bff\u2300-\u23ff\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u2194-\u21aa"
@@ -31,14 +34,24 @@ def analyze(text: str) -> list[str]:
     >>> analyze("The women's running shoes are waterproof")
     ['women', 'run', 'shoe', 'waterproof']
     """
-    terms: list[str] = []
-    for token in _TOKEN.findall(text):
+    return [term for term in map(_TERMS.__getitem__, _TOKEN.findall(text)) if term]
+
+
+class _Terms(dict[str, str]):
+    """Token to term, "" for a stop word: a catalogue repeats its words, so nearly every token costs one lookup."""
+
+    def __missing__(self, token: str) -> str:
         word = token.lower()
         if word.endswith(("'s", "\u2019s")):
             word = word[:-2]
-        if word and word not in STOP_WORDS:
-            terms.append(stem(word))
-    return terms
+        term = stem(word) if word and word not in STOP_WORDS else ""
+        if len(self) < _REMEMBERED:  # the rarest words of a huge catalogue are not worth their memory
+            self[token] = term
+        return term
+
+
+_REMEMBERED = 500_000
+_TERMS = _Terms()
 
 
 def _is_consonant(word: str, i: int) -> bool:
@@ -82,7 +95,6 @@ _STEP_4 = ("al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "me
            "iti", "ous", "ive", "ize")  # fmt: skip
 
 
-@functools.lru_cache(maxsize=200_000)
 def stem(word: str) -> str:
     """The stem of a word in lower case.
 
