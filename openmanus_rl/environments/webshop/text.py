@@ -85,14 +85,18 @@ def _ends_cvc(word: str) -> bool:
     )
 
 
+# The longest suffix that fits is the one that counts, so they stand in that order.
 _STEP_2 = {
-    "ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize", "bli": "ble", "alli": "al",
-    "entli": "ent", "eli": "e", "ousli": "ous", "ization": "ize", "ation": "ate", "ator": "ate", "alism": "al",
-    "iveness": "ive", "fulness": "ful", "ousness": "ous", "aliti": "al", "iviti": "ive", "biliti": "ble", "logi": "log",
+    "ational": "ate", "ization": "ize", "iveness": "ive", "fulness": "ful", "ousness": "ous", "tional": "tion",
+    "biliti": "ble", "entli": "ent", "ousli": "ous", "ation": "ate", "alism": "al", "aliti": "al", "iviti": "ive",
+    "enci": "ence", "anci": "ance", "izer": "ize", "alli": "al", "ator": "ate", "logi": "log", "bli": "ble",
+    "eli": "e",
 }  # fmt: skip
-_STEP_3 = {"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic", "ful": "", "ness": ""}
-_STEP_4 = ("al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "ion", "ou", "ism", "ate",
-           "iti", "ous", "ive", "ize")  # fmt: skip
+_STEP_3 = {"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic", "ness": "", "ful": ""}
+_STEP_4 = (
+    "ement", "ance", "ence", "able", "ible", "ment", "ant", "ent", "ion", "ism", "ate", "iti", "ous", "ive", "ize",
+    "al", "er", "ic", "ou",
+)  # fmt: skip
 
 
 def stem(word: str) -> str:
@@ -104,8 +108,8 @@ def stem(word: str) -> str:
     if len(word) <= 2:
         return word
     word = _step_1(word)
-    word = _replace(word, _STEP_2, 0)
-    word = _replace(word, _STEP_3, 0)
+    word = _replace(word, _STEP_2)
+    word = _replace(word, _STEP_3)
     word = _step_4(word)
     return _step_5(word)
 
@@ -135,16 +139,16 @@ def _tidy(word: str) -> str:
     return word + "e" if _measure(word) == 1 and _ends_cvc(word) else word
 
 
-def _replace(word: str, suffixes: dict[str, str], least: int) -> str:
-    for suffix in sorted(suffixes, key=len, reverse=True):
+def _replace(word: str, suffixes: dict[str, str]) -> str:
+    for suffix, other in suffixes.items():
         if word.endswith(suffix):
             base = word[: -len(suffix)]
-            return base + suffixes[suffix] if _measure(base) > least else word
+            return base + other if _measure(base) > 0 else word
     return word
 
 
 def _step_4(word: str) -> str:
-    for suffix in sorted(_STEP_4, key=len, reverse=True):
+    for suffix in _STEP_4:
         if word.endswith(suffix):
             base = word[: -len(suffix)]
             if suffix == "ion" and not base.endswith(("s", "t")):
