@@ -59,6 +59,8 @@ class WebshopOptions(Section):
     """Folder with the original catalogue files. Default: a generated catalogue."""
     items: str | None = None
     """Which catalogue of `data_dir`, if it holds several: what follows `items_shuffle`, such as `_1000`."""
+    cache_dir: str | None = None
+    """Where the index of `data_dir` is kept. Default: below `$XDG_CACHE_HOME` or `~/.cache`."""
     products: Annotated[int, Field(ge=80, le=1_000_000)] = 1000
     """Size of a generated catalogue."""
     goals: Literal["synthetic", "human"] = "synthetic"

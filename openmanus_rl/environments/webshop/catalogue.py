@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import math
 import random
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from openmanus_rl.environments.webshop.json_stream import list_elements
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 DEFAULT_PRICE = 100.0
-
-
-@dataclass(frozen=True, slots=True)
-class HumanInstruction:
-    """A wish that a person wrote with a product in mind."""
-
-    instruction: str
-    attributes: tuple[str, ...]
-    options: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +36,6 @@ class Product:
     attributes: tuple[str, ...]
     instruction: str | None
     instruction_attributes: tuple[str, ...]
-    human_instructions: tuple[HumanInstruction, ...] = ()
 
     @property
     def price_tag(self) -> str:
@@ -66,47 +60,59 @@ class Product:
 class Catalogue:
     """All products in the order of the file, and what was wrong with entries that were left out."""
 
-    products: list[Product]
+    products: Sequence[Product]
     problems: list[str] = field(default_factory=list)
-    by_asin: dict[str, int] = field(init=False)
+    by_asin: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.by_asin = {product.asin: number for number, product in enumerate(self.products)}
+        if not self.by_asin:
+            self.by_asin = {product.asin: number for number, product in enumerate(self.products)}
 
 
-def read_catalogue(items_file: Path, attributes_file: Path, human_file: Path | None = None) -> Catalogue:
-    """Read the files; an entry that cannot be a product is left out and reported with its index."""
-    items, attributes = _read_json(items_file), _read_json(attributes_file)
-    human = {} if human_file is None else _read_json(human_file)
-    if not isinstance(items, list):
-        raise ValueError(f"{items_file}: a list of products is expected")
-    for path, table in ((attributes_file, attributes), (human_file, human)):
-        if not isinstance(table, dict):
-            raise ValueError(f"{path}: an object with an entry for each product is expected")
-    catalogue = Catalogue([])
-    for index, item in enumerate(items):
+def read_catalogue(items_file: Path, attributes_file: Path) -> Catalogue:
+    """Read the two files into memory; an entry that cannot be a product is left out and reported with its index."""
+    problems: list[str] = []
+    products = list(read_products(items_file, attributes_file, problems))
+    return Catalogue(products, [f"{items_file}: {problem}" for problem in problems])
+
+
+def read_products(
+    items_file: Path, attributes_file: Path, problems: list[str], progress: Callable[[int], object] | None = None
+) -> Iterator[Product]:
+    """The products one by one, the first of each asin; entries that cannot be one are added to `problems`.
+
+    The items are never in memory all at once, the attributes are. `progress`: see `list_elements`.
+    """
+    attributes = read_json(attributes_file)
+    if not isinstance(attributes, dict):
+        raise ValueError(f"{attributes_file}: an object with an entry for each product is expected")
+    seen: set[str] = set()
+    for index, element in enumerate(list_elements(items_file, progress)):
         try:
-            product = read_product(item, attributes.get(item["asin"], {}), human.get(item["asin"], ()))
+            item = orjson.loads(element)
+            product = read_product(item, attributes.get(item["asin"], {}))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            catalogue.problems.append(f"{items_file}: entry {index}: {type(error).__name__}: {error}")
+            problems.append(f"entry {index}: {type(error).__name__}: {error}")
             continue
-        if product.asin not in catalogue.by_asin:
-            catalogue.by_asin[product.asin] = len(catalogue.products)
-            catalogue.products.append(product)
-    return catalogue
+        if product.asin not in seen:
+            seen.add(product.asin)
+            yield product
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """A JSON file, or a `.gz` of one; ValueError says what is wrong with it."""
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         return orjson.loads(raw)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
+    except (EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: is damaged or cut off: {error}") from None
     except orjson.JSONDecodeError as error:
         raise ValueError(f"{path}: is not JSON: {error}") from None
 
 
-def read_product(item: Mapping[str, Any], attributes: Mapping[str, Any], human: Sequence[Any] = ()) -> Product:
+def read_product(item: Mapping[str, Any], attributes: Mapping[str, Any]) -> Product:
     """One entry of the files."""
     bullets = item.get("small_description") or []
     options: dict[str, tuple[str, ...]] = {}
@@ -126,12 +132,6 @@ def read_product(item: Mapping[str, Any], attributes: Mapping[str, Any], human: 
         attributes=tuple(attributes.get("attributes", ())),
         instruction=attributes.get("instruction"),
         instruction_attributes=tuple(attributes.get("instruction_attributes", ())),
-        human_instructions=tuple(
-            HumanInstruction(
-                str(wish["instruction"]), tuple(wish["instruction_attributes"]), tuple(wish["instruction_options"])
-            )
-            for wish in human
-        ),
     )
 
 
@@ -143,4 +143,7 @@ def read_prices(text: str | None) -> tuple[float, ...]:
     """
     if not text:
         return (DEFAULT_PRICE,)
-    return tuple(float(part.replace(",", "")) for part in text.split("$")[1:])[:2]
+    prices = tuple(float(part.replace(",", "")) for part in text.split("$")[1:])[:2]
+    if not prices or not all(map(math.isfinite, prices)):
+        raise ValueError(f"no price in {text!r}")
+    return prices

@@ -42,6 +42,7 @@ class WebshopEnv(TextEnv):
         self,
         data_dir: str | Path | None = None,
         items: str | None = None,
+        cache_dir: str | Path | None = None,
         products: int = 1000,
         goals: GoalKind = "synthetic",
         split_by: SplitBy = "goal",
@@ -63,7 +64,8 @@ class WebshopEnv(TextEnv):
                 raise ValueError("goals=human needs data_dir with items_human_ins.json; generated ones read like them")
             self.shop = generated_shop(products, seed)
         else:
-            self.shop = shop_from_files(Path(data_dir).expanduser(), items, goals, split_by, seed)
+            cache = None if cache_dir is None else Path(cache_dir).expanduser()
+            self.shop = shop_from_files(Path(data_dir).expanduser(), items, goals, split_by, seed, cache)
         self.observation_mode, self.reward_mode, self.win_reward = observation_mode, reward, float(win_reward)
         self.reward_bounds = (0.0, self.win_reward if reward == "success" else 1.0)
 

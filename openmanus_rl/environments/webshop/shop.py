@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from openmanus_rl.environments.webshop.catalogue import Catalogue, read_catalogue
+import numpy as np
+
+from openmanus_rl.environments.webshop.catalogue import Catalogue
 from openmanus_rl.environments.webshop.generator import family_of, generate_goals, generate_product
-from openmanus_rl.environments.webshop.goals import human_goals, shuffled, synthetic_goals
+from openmanus_rl.environments.webshop.goals import Chosen, SyntheticGoals, human_goals, shuffled
 from openmanus_rl.environments.webshop.search import SearchIndex
+from openmanus_rl.environments.webshop.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,39 +58,46 @@ def generated_shop(products: int, seed: int) -> Shop:
                 said.add(goal.instruction)
                 goals["valid_unseen" if unseen else seen].append(goal)
     index = SearchIndex([product.search_text for product in catalogue.products])
-    return Shop(catalogue, index, {split: tuple(shuffled(goals[split])) for split in goals}, seed)
+    return Shop(catalogue, index, {split: shuffled(goals[split]) for split in goals}, seed)
 
 
 @functools.lru_cache(maxsize=4)
-def shop_from_files(data_dir: Path, items: str | None, kind: GoalKind, split_by: SplitBy, seed: int) -> Shop:
-    """The original's files; see `find_files` for which."""
+def shop_from_files(
+    data_dir: Path, items: str | None, kind: GoalKind, split_by: SplitBy, seed: int, cache_dir: Path | None = None
+) -> Shop:
+    """The original's files; see `find_files` for which. The index is kept in `cache_dir`, see `open_store`."""
     items_file, attributes_file, human_file = find_files(data_dir, items, kind)
-    catalogue = read_catalogue(items_file, attributes_file, human_file)
-    index = SearchIndex([product.search_text for product in catalogue.products])
-    make = human_goals if kind == "human" else synthetic_goals
-    goals = shuffled(make(catalogue.products, lambda product: product.draw_price(seed), seed))
+    store = open_store(items_file, attributes_file, cache_dir)
+
+    def price_of(product: Product) -> float:
+        return product.draw_price(seed)
+
+    goals: Sequence[Goal]
+    if human_file is not None:
+        goals = human_goals(human_file, store.catalogue, price_of, seed)
+    else:
+        goals = SyntheticGoals(store.catalogue.products, price_of, seed)
     if not goals:
         raise ValueError(f"{data_dir}: no product has {kind} goals; see env.webshop.goals")
-    return Shop(catalogue, index, split_goals(goals, split_by), seed)
+    return Shop(store.catalogue, store.index, split_goals(shuffled(goals), split_by), seed)
 
 
-def split_goals(goals: Sequence[Goal], by: SplitBy) -> dict[Split, Sequence[Goal]]:
+def split_goals(goals: Chosen, by: SplitBy) -> dict[Split, Sequence[Goal]]:
     """Shuffled goals in three parts. `goal` is the original's way; by `product`, valid_unseen's are never trained on.
 
     Where there are too few goals for the original's numbers, a tenth is tested on and a fifth validated on.
     """
+    order = goals.positions
     if by == "product":
-        unseen = tuple(goal for goal in goals if _share(goal.asin) < 0.1)
-        seen = tuple(goal for goal in goals if _share(goal.asin) >= 0.1)
+        apart = np.array([_share(goal.asin) < 0.1 for goal in goals], np.bool_)
+        unseen, seen = order[apart], order[~apart]
         validated = min(VALIDATION_GOALS, len(seen) // 5)
-        return {"train": seen[validated:], "valid_seen": seen[:validated], "valid_unseen": unseen}
-    tested = min(TEST_GOALS, len(goals) // 10)
-    validated = tested + min(VALIDATION_GOALS, len(goals) // 5)
-    return {
-        "train": tuple(goals[validated:]),
-        "valid_seen": tuple(goals[tested:validated]),
-        "valid_unseen": tuple(goals[:tested]),
-    }
+        parts: dict[Split, Any] = {"train": seen[validated:], "valid_seen": seen[:validated], "valid_unseen": unseen}
+    else:
+        tested = min(TEST_GOALS, len(goals) // 10)
+        validated = tested + min(VALIDATION_GOALS, len(goals) // 5)
+        parts = {"train": order[validated:], "valid_seen": order[tested:validated], "valid_unseen": order[:tested]}
+    return {split: Chosen(goals.goals, positions) for split, positions in parts.items()}
 
 
 def find_files(data_dir: Path, items: str | None, kind: GoalKind) -> tuple[Path, Path, Path | None]:

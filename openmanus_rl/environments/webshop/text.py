@@ -7,7 +7,6 @@ Java.
 
 from __future__ import annotations
 
-import functools
 import re
 
 _STOPPED = (
@@ -16,7 +15,11 @@ _STOPPED = (
 )
 STOP_WORDS = frozenset(_STOPPED.split())
 # Letters and digits; a dot, apostrophe or colon between letters, and a dot or comma between digits, stay inside a word.
-_WORD = r"[^\W_]+(?:(?:(?<=[^\W\d_])['\u2019.:](?=[^\W\d_])|(?<=\d)[.,;'\u2019](?=\d)|_+(?=[^\W_]))[^\W_]+)*"
+# Possessive, and a look at the next character first: most words end at a space, and a catalogue has many words.
+_WORD = (
+    r"[^\W_]++(?:(?=['\u2019.:,;_])(?:(?<=[^\W\d_])['\u2019.:](?=[^\W\d_])|(?<=\d)[.,;'\u2019](?=\d)|_+(?=[^\W_]))"
+    r"[^\W_]++)*+"
+)
 # Lucene counts each emoji as a word; sellers use many, so without them the lengths of products would be wrong.
 _EMOJI = (
     "[\U0001f000-\U0001faff\u2600-\u27bf\u2b00-\u2bff\u2300-\u23ff\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u2194-\u21aa"
@@ -31,14 +34,24 @@ def analyze(text: str) -> list[str]:
     >>> analyze("The women's running shoes are waterproof")
     ['women', 'run', 'shoe', 'waterproof']
     """
-    terms: list[str] = []
-    for token in _TOKEN.findall(text):
+    return [term for term in map(_TERMS.__getitem__, _TOKEN.findall(text)) if term]
+
+
+class _Terms(dict[str, str]):
+    """Token to term, "" for a stop word: a catalogue repeats its words, so nearly every token costs one lookup."""
+
+    def __missing__(self, token: str) -> str:
         word = token.lower()
         if word.endswith(("'s", "\u2019s")):
             word = word[:-2]
-        if word and word not in STOP_WORDS:
-            terms.append(stem(word))
-    return terms
+        term = stem(word) if word and word not in STOP_WORDS else ""
+        if len(self) < _REMEMBERED:  # the rarest words of a huge catalogue are not worth their memory
+            self[token] = term
+        return term
+
+
+_REMEMBERED = 500_000
+_TERMS = _Terms()
 
 
 def _is_consonant(word: str, i: int) -> bool:
@@ -72,17 +85,20 @@ def _ends_cvc(word: str) -> bool:
     )
 
 
+# The longest suffix that fits is the one that counts, so they stand in that order.
 _STEP_2 = {
-    "ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize", "bli": "ble", "alli": "al",
-    "entli": "ent", "eli": "e", "ousli": "ous", "ization": "ize", "ation": "ate", "ator": "ate", "alism": "al",
-    "iveness": "ive", "fulness": "ful", "ousness": "ous", "aliti": "al", "iviti": "ive", "biliti": "ble", "logi": "log",
+    "ational": "ate", "ization": "ize", "iveness": "ive", "fulness": "ful", "ousness": "ous", "tional": "tion",
+    "biliti": "ble", "entli": "ent", "ousli": "ous", "ation": "ate", "alism": "al", "aliti": "al", "iviti": "ive",
+    "enci": "ence", "anci": "ance", "izer": "ize", "alli": "al", "ator": "ate", "logi": "log", "bli": "ble",
+    "eli": "e",
 }  # fmt: skip
-_STEP_3 = {"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic", "ful": "", "ness": ""}
-_STEP_4 = ("al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "ion", "ou", "ism", "ate",
-           "iti", "ous", "ive", "ize")  # fmt: skip
+_STEP_3 = {"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic", "ness": "", "ful": ""}
+_STEP_4 = (
+    "ement", "ance", "ence", "able", "ible", "ment", "ant", "ent", "ion", "ism", "ate", "iti", "ous", "ive", "ize",
+    "al", "er", "ic", "ou",
+)  # fmt: skip
 
 
-@functools.lru_cache(maxsize=200_000)
 def stem(word: str) -> str:
     """The stem of a word in lower case.
 
@@ -92,8 +108,8 @@ def stem(word: str) -> str:
     if len(word) <= 2:
         return word
     word = _step_1(word)
-    word = _replace(word, _STEP_2, 0)
-    word = _replace(word, _STEP_3, 0)
+    word = _replace(word, _STEP_2)
+    word = _replace(word, _STEP_3)
     word = _step_4(word)
     return _step_5(word)
 
@@ -123,16 +139,16 @@ def _tidy(word: str) -> str:
     return word + "e" if _measure(word) == 1 and _ends_cvc(word) else word
 
 
-def _replace(word: str, suffixes: dict[str, str], least: int) -> str:
-    for suffix in sorted(suffixes, key=len, reverse=True):
+def _replace(word: str, suffixes: dict[str, str]) -> str:
+    for suffix, other in suffixes.items():
         if word.endswith(suffix):
             base = word[: -len(suffix)]
-            return base + suffixes[suffix] if _measure(base) > least else word
+            return base + other if _measure(base) > 0 else word
     return word
 
 
 def _step_4(word: str) -> str:
-    for suffix in sorted(_STEP_4, key=len, reverse=True):
+    for suffix in _STEP_4:
         if word.endswith(suffix):
             base = word[: -len(suffix)]
             if suffix == "ion" and not base.endswith(("s", "t")):

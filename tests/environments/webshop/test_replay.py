@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from openmanus_rl.environments.webshop.catalogue import Catalogue, read_catalogue, read_product
-from openmanus_rl.environments.webshop.goals import Goal, synthetic_goals
+from openmanus_rl.environments.webshop.goals import Goal, SyntheticGoals
 from openmanus_rl.environments.webshop.reward import score_purchase
 from openmanus_rl.environments.webshop.search import SearchIndex, quantised_length
 from openmanus_rl.environments.webshop.session import Session
@@ -88,7 +88,7 @@ def test_goals_read_as_the_recorded_ones(
 ) -> None:
     """Each recorded goal is among ours, word for word up to the cap, which the original draws unseeded."""
     prices = orjson.loads((shared_data / "webshop" / "product_prices.json").read_bytes())
-    goals = synthetic_goals(catalogue.products, lambda product: prices[product.asin], seed=0)
+    goals = SyntheticGoals(catalogue.products, lambda product: prices[product.asin], seed=0)
     assert len(goals) == 6910
     texts = {goal.instruction.partition(", and price lower")[0]: goal for goal in goals}
     for episode in episodes:

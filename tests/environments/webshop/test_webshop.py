@@ -10,11 +10,17 @@ import orjson
 import pytest
 
 from openmanus_rl.environments.base import Info, fill_blanks, is_admissible
-from openmanus_rl.environments.webshop.catalogue import HumanInstruction, Product, read_catalogue
+from openmanus_rl.environments.webshop.catalogue import Catalogue, Product
 from openmanus_rl.environments.webshop.env import WebshopEnv
 from openmanus_rl.environments.webshop.expert import WebshopExpert
 from openmanus_rl.environments.webshop.generator import family_of, generate_product, wares
-from openmanus_rl.environments.webshop.goals import draw_cap, human_goals, make_goal, synthetic_goals
+from openmanus_rl.environments.webshop.goals import (
+    SyntheticGoals,
+    draw_cap,
+    human_goals,
+    make_goal,
+    shuffled,
+)
 from openmanus_rl.environments.webshop.nouns import nouns
 from openmanus_rl.environments.webshop.reward import COLORS, alike, has_attribute, score_purchase, type_score
 from openmanus_rl.environments.webshop.shop import find_files, split_goals
@@ -114,7 +120,7 @@ def test_nouns_of_titles() -> None:
 
 
 def test_synthetic_goals_by_hand() -> None:
-    goals = synthetic_goals([MUG, replace(MUG, asin="B2", instruction=None)], lambda _: 12.5, seed=0)
+    goals = SyntheticGoals([MUG, replace(MUG, asin="B2", instruction=None)], lambda _: 12.5, seed=0)
     assert [goal.options for goal in goals] == [
         (("color", color), ("size", size)) for color in ("red", "navy blue") for size in ("small", "large")
     ]
@@ -133,25 +139,32 @@ def test_a_cap_is_the_larger_of_two_and_missing_where_nothing_is_above() -> None
     assert draw_cap(985.0, "x") == 1_000_000.0
 
 
-def test_human_goals_list_bare_options() -> None:
-    wishes = (
-        HumanInstruction("i want a red mug.", ("hand made",), ("red",)),
-        HumanInstruction("nothing said", (), ()),
-    )
-    [goal] = human_goals([replace(MUG, human_instructions=wishes)], lambda _: 12.5, seed=0)
+def test_human_goals_list_bare_options(tmp_path: Path) -> None:
+    wishes = [
+        {"instruction": "i want a red mug.", "instruction_attributes": ["hand made"], "instruction_options": ["red"]},
+        {"instruction": "nothing said", "instruction_attributes": [], "instruction_options": []},
+        {"instruction": "half an entry"},
+    ]
+    (tmp_path / "human.json").write_bytes(orjson.dumps({MUG.asin: wishes, "B9": wishes}))
+    catalogue = Catalogue([MUG])
+    [goal] = human_goals(tmp_path / "human.json", catalogue, lambda _: 12.5, seed=0)
     assert goal.instruction.startswith("i want a red mug, and price lower than ")
     assert (goal.options, goal.named_options, goal.weight) == ((("0", "red"),), False, 1.0)
     assert score_purchase(MUG, goal, 12.5, {"color": "red"}).total == 1.0
+    [problem] = catalogue.problems
+    assert problem.endswith("human.json: instruction 2 of B000000001: KeyError: 'instruction_attributes'")
 
 
 def test_splits_are_upstreams() -> None:
     goals = [replace(WISH, asin=f"B{k % 700}", weight=float(k)) for k in range(2000)]
-    parts = split_goals(goals, "goal")
-    assert [goal.weight for goal in parts["valid_unseen"]] == [float(k) for k in range(200)]
+    order = shuffled(goals)
+    parts = split_goals(order, "goal")
+    assert [goal.weight for goal in parts["valid_unseen"]] == [goal.weight for goal in order[:200]]
+    assert order[0].weight == 102.0  # Python's own shuffle with seed 233
     assert (len(parts["valid_seen"]), len(parts["train"])) == (400, 1400)
-    many = split_goals(goals * 4, "goal")
+    many = split_goals(shuffled(goals * 4), "goal")
     assert [len(many[split]) for split in ("valid_unseen", "valid_seen", "train")] == [500, 1000, 6500]
-    apart = split_goals(goals, "product")
+    apart = split_goals(order, "product")
     asins = {split: {goal.asin for goal in apart[split]} for split in apart}
     assert not asins["valid_unseen"] & (asins["train"] | asins["valid_seen"])
     assert 0.05 < len(asins["valid_unseen"]) / 700 < 0.15
@@ -321,6 +334,12 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
 # --- files ------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indices are kept apart from the user's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 def write_shop(folder: Path, suffix: str = "", products: int = 12) -> None:
     item = {"name": "Mug", "category": "home", "query": "mugs", "product_category": "Home", "pricing": "$5$9"}
     items = [{**item, "asin": f"B{k}", "name": f"Mug number {k}"} for k in range(products)]
@@ -370,7 +389,7 @@ def test_a_catalogue_without_goals_says_so(tmp_path: Path) -> None:
         WebshopEnv(data_dir=tmp_path)
     (tmp_path / "items_ins_v2.json").write_bytes(b"[]")
     with pytest.raises(ValueError, match=r"items_ins_v2\.json: an object"):
-        read_catalogue(tmp_path / "items_shuffle.json.gz", tmp_path / "items_ins_v2.json")
+        WebshopEnv(data_dir=tmp_path, items="")
 
 
 def test_back_to_search_and_prev_lose_what_they_lose_in_the_original() -> None:
