@@ -1,0 +1,1 @@
+"""Environments over HTTP, in the AgentGym protocol: `openmanus-rl env serve` and the environment `remote:http://...`."""
