@@ -88,7 +88,7 @@ def serve(
     max_body: Annotated[int, typer.Option(min=1024, help="Bytes that a request may hold.")] = 4 * 2**20,
     idle_seconds: Annotated[float, typer.Option(min=0.1, help="Unused for so long, a session is closed.")] = 3600.0,
     threads: Annotated[
-        int, typer.Option(min=1, max=256, help="Environments at work at once; 1 for one that is not thread-safe.")
+        int, typer.Option(min=1, max=256, help="Environments at work at once; 1 for those that are not thread-safe.")
     ] = 4,
 ) -> None:
     """Serve an environment over HTTP until Ctrl-C: AgentGym's routes, for `remote:http://HOST:PORT`."""

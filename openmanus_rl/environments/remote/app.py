@@ -15,6 +15,7 @@ import orjson
 
 from openmanus_rl import __version__
 from openmanus_rl.environments.base import SPLITS
+from openmanus_rl.environments.remote import PROTOCOL
 from openmanus_rl.environments.remote.sessions import RequestRefusedError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from openmanus_rl.environments.base import TextEnv
     from openmanus_rl.environments.remote.sessions import Session, Sessions
 
-PROTOCOL = 1
 MAX_TASKS_A_PAGE = 10_000
 _MAX_WHOLE = 2**63 - 1
 # NumPy numbers in an info are numbers; anything else that JSON cannot hold is the environment's mistake.

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from openmanus_rl.environments.base import SPLITS, Split, StepResult, TextEnv
+from openmanus_rl.environments.remote import PROTOCOL
 from openmanus_rl.environments.remote.dialects import DIALECTS, ID, read_answer, reset_body, session_of
 from openmanus_rl.environments.remote.errors import (
     AnswerLostError,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TOKEN_VARIABLE = "OPENMANUS_RL_TOKEN"
-PROTOCOL = 1
 # Statuses that pass: too many sessions just now, or a proxy that does not reach the server.
 _BUSY = (429, 502, 503, 504)
 _MAX_BACKOFF_SECONDS = 10.0

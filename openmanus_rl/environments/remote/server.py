@@ -1,7 +1,7 @@
 """`openmanus-rl env serve`: the process around the routes: socket, signals, idle sessions, shutdown.
 
-uvicorn with h11 answers some 4,000 steps a second here, environment included; where `uvloop` and `httptools` are
-installed (`pip install "uvicorn[standard]"`) it takes them.
+uvicorn with h11 is fast enough (`python -m benchmarks remote`); where `uvloop` and `httptools` are installed
+(`pip install "uvicorn[standard]"`) it takes them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """HTTP for the client: one request, one answer, over connections that are kept.
 
-The standard library's `http.client` takes 100 to 150 microseconds of this process for a request, httpx 700: with 32
-sessions on two cores that is the difference between 4,000 and 1,400 steps a second.
+Measured with the server on the other of two cores, a request takes 100 to 190 microseconds of this process with the
+standard library's `http.client`, and 700 with httpx, with which no client gets beyond 1,500 steps a second.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """The real server: AgentGym's routes, tokens, limits, hostile requests, broken environments, shutdown."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -243,6 +244,14 @@ def test_a_reward_that_is_not_a_number_does_not_reach_training() -> None:
         env.reset(options={"task": "train/0"})
         with pytest.raises(OSError, match="the reward is None, not a finite number"):
             env.step("nan")
+
+
+def test_an_idle_session_is_closed_though_nobody_asks(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "closed")  # reading it waits until the environment's close has written
+    with serving(f"{SAMPLES}:Crashing", f"closed={tmp_path}/closed", "--idle-seconds", "0.2") as served:
+        ask(served.url, "/create", {})
+        assert (tmp_path / "closed").read_text() == "closed\n"
+        served.end(kill=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -1,6 +1,7 @@
 """Locks, idle time and pace, without a network: the sessions and the application themselves."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Coroutine
 from typing import Any
@@ -139,8 +140,32 @@ def test_ids_are_not_used_again() -> None:
 
 def test_an_environment_that_does_not_return_is_counted() -> None:
     sessions = Sessions(Closable, Limits())
-    sessions.catalogue.entered.acquire()
-    assert sessions.close_all(0.0) == 1
+    with sessions.catalogue.entered:
+        assert sessions.close_all(0.01) == 1
+
+
+def test_with_one_thread_everything_happens_in_it() -> None:
+    threads: set[int] = set()
+
+    class Noting(GridEnv):
+        def __init__(self) -> None:
+            threads.add(threading.get_ident())
+            super().__init__()
+
+        def close(self) -> None:
+            threads.add(threading.get_ident())
+
+    sessions = Sessions(Noting, Limits(threads=1))
+    sessions.pace.slowest = 0.0
+
+    async def test() -> None:
+        for _ in range(3):
+            await sessions.step(await sessions.create(), lambda _: threads.add(threading.get_ident()))
+        await sessions.look_up(lambda _: threads.add(threading.get_ident()))
+
+    play(test(), sessions)
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
 
 
 def test_environments_that_cannot_be_made() -> None:
@@ -190,9 +215,7 @@ values = st.recursive(
     max_leaves=8,
 )
 keys = st.sampled_from(["id", "action", "task", "data_idx", "seed", "options"])
-bodies = st.binary(max_size=60) | st.dictionaries(keys, values, max_size=6).map(
-    lambda body: str(body).replace("'", '"').encode("utf-8", "replace")
-)
+bodies = st.binary(max_size=60) | st.dictionaries(keys, values, max_size=6).map(lambda body: json.dumps(body).encode())
 
 
 @given(st.sampled_from(["/create", "/reset", "/step", "/close"]), bodies, st.booleans())
@@ -206,6 +229,7 @@ def test_no_request_is_our_mistake(path: str, body: bytes, real: bool) -> None:
 
     async def test() -> None:
         key = await sessions.create()
+        sessions.find(key).observation = sessions.find(key).env.reset()[0]
         content = body
         if real and body.startswith(b"{") and len(body) > 2:
             content = b'{"id": %d, ' % key + body[1:]
