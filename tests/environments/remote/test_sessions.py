@@ -246,3 +246,23 @@ def test_no_request_is_our_mistake(path: str, body: bytes, real: bool) -> None:
         assert ("error" in told) is (status != 200)
 
     play(test(), sessions)
+
+
+def test_an_endless_body_is_read_up_to_the_limit_only() -> None:
+    sessions = Sessions(GridEnv, Limits(max_body=2000))
+    received: list[int] = []
+    answers: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        received.append(600)
+        return {"type": "http.request", "body": b"x" * 600, "more_body": True}
+
+    async def send(message: dict[str, Any]) -> None:
+        answers.append(message)
+
+    async def test() -> None:
+        scope = {"type": "http", "method": "POST", "path": "/step", "query_string": b"", "headers": []}
+        await EnvApp("grid", sessions)(scope, receive, send)
+        assert (answers[0]["status"], len(received)) == (413, 4)
+
+    play(test(), sessions)
