@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-QUICK_SECONDS = 0.002
+# A thread that computes keeps the others from running for this long anyway (Python's switch interval).
+QUICK_SECONDS = 0.005
 
 
 class RequestRefusedError(Exception):
