@@ -1,4 +1,4 @@
-"""`openmanus-rl env`: list environments, check that one keeps the contract, browse the shop."""
+"""`openmanus-rl env`: list environments, check that one keeps the contract, serve one over HTTP, browse the shop."""
 
 import sys
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 from openmanus_rl import exits
 
-app = typer.Typer(help="Look at environments.", no_args_is_help=True)
+app = typer.Typer(help="Look at environments, and serve them.", no_args_is_help=True)
 
 Options = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options, such as size=micro.")]
 
@@ -40,7 +40,7 @@ def list_environments() -> None:
 
 @app.command()
 def check(
-    name: Annotated[str, typer.Argument(help="A name, an alias, or module:Class.")],
+    name: Annotated[str, typer.Argument(help="A name, an alias, module:Class, or remote:URL.")],
     options: Options = None,
     episodes: Annotated[int, typer.Option(min=10, help="Episodes of the memory check.")] = 1000,
 ) -> None:
@@ -103,19 +103,46 @@ def browse(
 
 def _serve(page: object, host: str, port: int) -> None:
     """Serve until interrupted; the address is printed once it can be opened."""
-    import socket
-
     import uvicorn
 
     from openmanus_rl.config.problems import ConfigError, Problem
+    from openmanus_rl.environments.remote.server import listen
 
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind((host, port))
-        except OSError as error:
-            raise ConfigError([Problem(f"cannot listen on {host}:{port}: {error.strerror or error}")]) from None
+    try:
+        listening = listen(host, port)
+    except OSError as error:
+        raise ConfigError([Problem(str(error))]) from None
+    with listening:
         shown = f"[{host}]" if ":" in host else host
         print(f"open http://{shown}:{listening.getsockname()[1]}  (Ctrl-C ends it)", flush=True)
         uvicorn.Server(uvicorn.Config(page, log_level="warning")).run(sockets=[listening])  # type: ignore[arg-type]
+
+
+@app.command()
+def serve(
+    name: Annotated[str, typer.Argument(help="A name, an alias, or module:Class.")],
+    options: Options = None,
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all of them.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one, which is printed.")] = 36001,
+    token: Annotated[
+        str, typer.Option(envvar="OPENMANUS_RL_TOKEN", help="Wanted from every client, as a bearer token.")
+    ] = "",
+    max_sessions: Annotated[int, typer.Option(min=1, help="How many may be open at once.")] = 1024,
+    max_body: Annotated[int, typer.Option(min=1024, help="Bytes that a request may hold.")] = 4 * 2**20,
+    idle_seconds: Annotated[float, typer.Option(min=0.1, help="Unused for so long, a session is closed.")] = 3600.0,
+    threads: Annotated[
+        int, typer.Option(min=1, max=256, help="Environments at work at once; 1 for those that are not thread-safe.")
+    ] = 4,
+) -> None:
+    """Serve an environment over HTTP until Ctrl-C: AgentGym's routes, for `remote:http://HOST:PORT`."""
+    from openmanus_rl.config.problems import ConfigError, Problem
+    from openmanus_rl.environments.remote.server import serve as serve_until_told
+    from openmanus_rl.environments.remote.sessions import Limits
+
+    sys.path.insert(0, "")  # module:Class is looked for where the user is
+    limits = Limits(max_sessions, max_body, idle_seconds, threads)
+    keywords = parse_options(options)
+    try:
+        serve_until_told(name, keywords, host=host, port=port, token=token or None, limits=limits)
+    except (ValueError, OSError) as error:
+        raise ConfigError([Problem(str(error))]) from None

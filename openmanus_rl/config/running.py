@@ -79,7 +79,7 @@ class EnvConfig(Section):
     """The environment, and how an episode in it is played."""
 
     env_name: str = ""
-    """`alfworld/AlfredTWEnv`, `Webshop`, another registered name, or `module:Class`. Required."""
+    """`alfworld/AlfredTWEnv`, `Webshop`, another registered name, `module:Class`, or `remote:URL`. Required."""
     max_steps: Count = 50
     """Turns after which an episode ends with `step_limit`."""
     seed: NonNegativeInt | None = None
@@ -95,7 +95,7 @@ class EnvConfig(Section):
     alfworld: AlfworldOptions = AlfworldOptions()
     webshop: WebshopOptions = WebshopOptions()
     options: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments for an environment of your own."""
+    """Keyword arguments for an environment of your own, or for a remote one."""
 
 
 def _as_list(value: object) -> object:

@@ -39,6 +39,7 @@ class AdaptedEnv(TextEnv):
                 raise ValueError(f"environment {name!r} has no {method} method")
         self.inner = inner
         self.label = name
+        self.blocking = bool(getattr(inner, "blocking", False))
         self.reward_bounds = getattr(inner, "reward_bounds", (float("-inf"), float("inf")))
         parameters = inspect.signature(inner.reset).parameters
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -98,6 +98,8 @@ class TextEnv(gymnasium.Env[str, str], ABC):
 
     name: ClassVar[str] = ""
     reward_bounds: tuple[float, float] = (0.0, 1.0)
+    blocking: bool = False
+    """Whether `reset` and `step` wait for something outside this process: they are then called in threads."""
 
     def __init__(self, anchor_mode: AnchorMode = "state") -> None:
         if anchor_mode not in ("state", "observation"):

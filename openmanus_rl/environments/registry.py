@@ -2,6 +2,7 @@
 
     make_env("alfworld", size="micro")          registered here
     make_env("my_package.envs:Kitchen")         any class with `reset` and `step`
+    make_env("remote:http://127.0.0.1:36001")   on a server; several with commas between them
 
 A package offers environments through the entry point group `openmanus_rl.environments`.
 """
@@ -13,6 +14,7 @@ import inspect
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ENTRY_POINT_GROUP = "openmanus_rl.environments"
+REMOTE_PREFIX = "remote:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ def full_name(name: str) -> str:
 
 
 def make_env(name: str, **options: Any) -> TextEnv:
-    """An environment by name, alias, or `module:Class`; options are its constructor's keyword arguments."""
+    """An environment by name, alias, `module:Class` or `remote:URL`; options go to its constructor."""
     factory = env_class(name)
     is_ours = isinstance(factory, type) and issubclass(factory, TextEnv)
     try:
@@ -106,11 +109,15 @@ def env_class(name: str) -> Callable[..., Any]:
     known = env_names()
     if (full := full_name(name)) in known:
         return _load(known[full].path, name)
+    if name.startswith(REMOTE_PREFIX):
+        from openmanus_rl.environments.remote.client import RemoteEnv
+
+        return partial(RemoteEnv, name.removeprefix(REMOTE_PREFIX))
     if ":" in name:
         return _load(name, name)
     names = [n for full, entry in known.items() for n in (full, *entry.aliases)]
     close = get_close_matches(name, names, n=1)
-    guess = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}, or module:Class"
+    guess = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}, module:Class or remote:URL"
     raise ValueError(f"no environment named {name!r}{guess}")
 
 

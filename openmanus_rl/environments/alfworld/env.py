@@ -69,6 +69,7 @@ class AlfredTWEnv(TextEnv):
         if subgoal_reward and engine == "textworld":
             raise ValueError("subgoal_reward needs engine=native")
         self.engine, self.size, self.seed, self.wording = engine, size, seed, wording
+        self.blocking = engine == "textworld"
         self.win_reward, self.step_reward, self.subgoal_reward = win_reward, step_reward, subgoal_reward
         self.root = find_dataset(source, data_dir)
         self.counts: dict[Split, int] = {"train": train_games, "valid_seen": valid_games, "valid_unseen": valid_games}

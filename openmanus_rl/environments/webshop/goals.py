@@ -1,6 +1,6 @@
 """What customers ask for: synthetic goals, made from a product and one combination of its options, and human ones.
 
-A large catalogue has millions of combinations, so synthetic goals are a sequence that makes a goal when it is asked for.
+A large catalogue has millions of combinations, so synthetic goals are a sequence that makes one when it is asked for.
 """
 
 from __future__ import annotations

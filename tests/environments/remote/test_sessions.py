@@ -1,0 +1,268 @@
+"""Locks, idle time and pace, without a network: the sessions and the application themselves."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openmanus_rl.environments.grid import GridEnv
+from openmanus_rl.environments.remote.app import EnvApp
+from openmanus_rl.environments.remote.sessions import (
+    QUICK_SECONDS,
+    Limits,
+    Pace,
+    RequestRefusedError,
+    Session,
+    Sessions,
+)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Closable(GridEnv):
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def play(test: Coroutine[Any, Any, None], sessions: Sessions) -> None:
+    try:
+        asyncio.run(test)
+    finally:
+        assert sessions.close_all(5.0) == 0
+
+
+def test_one_call_at_a_time_in_a_session_and_others_do_not_wait() -> None:
+    sessions = Sessions(GridEnv, Limits(threads=3))
+    entered, may_leave = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def slow(_: Session) -> None:
+        order.append("in")
+        entered.set()
+        assert may_leave.wait(60)
+        order.append("out")
+
+    async def test() -> None:
+        one, two = await sessions.create(), await sessions.create()
+        waiting = [asyncio.create_task(sessions.step(one, slow)) for _ in range(3)]
+        await asyncio.to_thread(entered.wait, 60)
+        assert await sessions.step(two, lambda session: session.id) == two  # while the other one is busy
+        assert order == ["in"]
+        assert sessions.find(one).waiting.locked()
+        may_leave.set()
+        await asyncio.gather(*waiting)
+        assert order == ["in", "out"] * 3
+
+    play(test(), sessions)
+
+
+def test_a_session_closed_while_requests_wait_is_gone_for_them() -> None:
+    sessions = Sessions(Closable, Limits(threads=3))
+    entered, may_leave = threading.Event(), threading.Event()
+
+    def slow(session: Session) -> bool:
+        entered.set()
+        assert may_leave.wait(60)
+        assert isinstance(session.env, Closable)
+        return session.env.closed
+
+    async def test() -> None:
+        key = await sessions.create()
+        first = asyncio.create_task(sessions.step(key, slow))
+        await asyncio.to_thread(entered.wait, 60)
+        closing = asyncio.create_task(sessions.close(key))
+        await asyncio.sleep(0)
+        with pytest.raises(RequestRefusedError, match="no session"):
+            sessions.find(key)
+        may_leave.set()
+        assert await first is False  # it was not closed under the step's feet
+        await closing
+
+    play(test(), sessions)
+
+
+def test_idle_sessions_are_closed_and_busy_ones_are_not() -> None:
+    clock = Clock()
+    sessions = Sessions(Closable, Limits(max_sessions=2, idle_seconds=10), clock)
+
+    async def test() -> None:
+        old, used = await sessions.create(), await sessions.create()
+        forgotten = sessions.find(old).env
+        clock.now = 9.0
+        await sessions.step(used, lambda _: None)
+        clock.now = 11.0
+        with pytest.raises(RequestRefusedError, match="was idle too long"):
+            sessions.find(old)
+        assert len(sessions) == 2
+        fresh = await sessions.create()  # there is room again
+        assert (isinstance(forgotten, Closable) and forgotten.closed, len(sessions)) == (True, 2)
+        assert fresh not in (old, used)
+
+        async def stays(session: Session) -> None:
+            async with session.waiting:
+                clock.now = 1000.0
+                await sessions.close_idle()
+
+        await stays(sessions.find(used))
+        assert sessions._open.keys() == {used}
+        await sessions.close_idle()
+        assert len(sessions) == 0
+
+    play(test(), sessions)
+
+
+def test_ids_are_not_used_again() -> None:
+    sessions = [Sessions(GridEnv, Limits()) for _ in range(2)]
+
+    async def test() -> None:
+        keys = [await sessions[0].create()]
+        await sessions[0].close(keys[0])
+        keys += [await sessions[0].create(), await sessions[1].create()]
+        assert len(set(keys)) == 3
+        assert all(0 <= key < 2**53 for key in keys)
+
+    play(test(), sessions[0])
+    assert sessions[1].close_all(1.0) == 0
+
+
+def test_an_environment_that_does_not_return_is_counted() -> None:
+    sessions = Sessions(Closable, Limits())
+    with sessions.catalogue.entered:
+        assert sessions.close_all(0.01) == 1
+
+
+def test_with_one_thread_everything_happens_in_it() -> None:
+    threads: set[int] = set()
+
+    class Noting(GridEnv):
+        def __init__(self) -> None:
+            threads.add(threading.get_ident())
+            super().__init__()
+
+        def close(self) -> None:
+            threads.add(threading.get_ident())
+
+    sessions = Sessions(Noting, Limits(threads=1))
+    sessions.pace.slowest = 0.0
+
+    async def test() -> None:
+        for _ in range(3):
+            await sessions.step(await sessions.create(), lambda _: threads.add(threading.get_ident()))
+        await sessions.look_up(lambda _: threads.add(threading.get_ident()))
+
+    play(test(), sessions)
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+def test_environments_that_cannot_be_made() -> None:
+    made: list[GridEnv] = []
+
+    def make() -> GridEnv:
+        if made:
+            raise MemoryError("full")
+        made.append(GridEnv())
+        return made[0]
+
+    sessions = Sessions(make, Limits())
+
+    async def test() -> None:
+        with pytest.raises(RequestRefusedError, match="could not be made: MemoryError: full") as refused:
+            await sessions.create()
+        assert (refused.value.status, len(sessions)) == (500, 0)
+
+    play(test(), sessions)
+
+
+def test_quick_steps_are_done_in_the_event_loop_and_slow_ones_are_not() -> None:
+    pace = Pace()
+    assert not pace.is_quick
+    for _ in range(200):
+        pace.note(QUICK_SECONDS / 10)
+    assert pace.is_quick
+    pace.note(2 * QUICK_SECONDS)
+    assert not pace.is_quick
+    sessions = Sessions(GridEnv, Limits())
+
+    async def test() -> None:
+        key, here = await sessions.create(), threading.get_ident()
+        assert await sessions.step(key, lambda _: threading.get_ident()) != here
+        sessions.pace.slowest = 0.0
+        assert await sessions.step(key, lambda _: threading.get_ident()) == here
+        assert await sessions.use(key, lambda _: threading.get_ident()) != here
+        with pytest.raises(RequestRefusedError, match="ZeroDivisionError"):
+            await sessions.step(key, lambda _: 1 // 0)
+
+    play(test(), sessions)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+keys = st.sampled_from(["id", "action", "task", "data_idx", "seed", "options"])
+bodies = st.binary(max_size=60) | st.dictionaries(keys, values, max_size=6).map(lambda body: json.dumps(body).encode())
+
+
+@given(st.sampled_from(["/create", "/reset", "/step", "/close"]), bodies, st.booleans())
+def test_no_request_is_our_mistake(path: str, body: bytes, real: bool) -> None:
+    sessions = Sessions(GridEnv, Limits(max_body=2000, threads=1))
+    app = EnvApp("grid", sessions)
+    answers: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        answers.append(message)
+
+    async def test() -> None:
+        key = await sessions.create()
+        sessions.find(key).observation = sessions.find(key).env.reset()[0]
+        content = body
+        if real and body.startswith(b"{") and len(body) > 2:
+            content = b'{"id": %d, ' % key + body[1:]
+        parts = [content[:5], content[5:]]
+
+        async def receive() -> dict[str, Any]:
+            part = parts.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(parts)}
+
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
+        await app(scope, receive, send)
+        status, told = answers[0]["status"], orjson.loads(answers[1]["body"])
+        assert status in (200, 400, 404, 409, 422)
+        assert ("error" in told) is (status != 200)
+
+    play(test(), sessions)
+
+
+def test_an_endless_body_is_read_up_to_the_limit_only() -> None:
+    sessions = Sessions(GridEnv, Limits(max_body=2000))
+    received: list[int] = []
+    answers: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        received.append(600)
+        return {"type": "http.request", "body": b"x" * 600, "more_body": True}
+
+    async def send(message: dict[str, Any]) -> None:
+        answers.append(message)
+
+    async def test() -> None:
+        scope = {"type": "http", "method": "POST", "path": "/step", "query_string": b"", "headers": []}
+        await EnvApp("grid", sessions)(scope, receive, send)
+        assert (answers[0]["status"], len(received)) == (413, 4)
+
+    play(test(), sessions)
