@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from openmanus_rl.environments.checker import check_env
-from openmanus_rl.environments.registry import make_env
+from openmanus_rl.environments.registry import ENVIRONMENTS, full_name, make_env
 from tests.environments.remote.servers import ask, serving
 
 
@@ -16,6 +16,12 @@ from tests.environments.remote.servers import ask, serving
         (["grid"], {}, 300),
         (["grid", "size=4"], {"anchor_mode": "observation"}, 50),
         (["alfworld", "source=generated", "size=micro"], {}, 300),
+        (["webshop"], {}, 50),
+        (["bandit"], {}, 50),
+        (["crafting"], {}, 50),
+        (["frozenlake"], {}, 50),
+        (["sokoban"], {}, 50),
+        (["wordle"], {}, 50),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -24,6 +30,11 @@ def test_the_contract_holds_over_http(arguments: list[str], options: dict[str, s
         results = check_env(f"remote:{served.url}", options, episodes)
         assert [result for result in results if result.status == "fail"] == []
         assert len(results) == 11
+
+
+def test_every_registered_environment_is_among_them() -> None:
+    marks = test_the_contract_holds_over_http.pytestmark  # type: ignore[attr-defined]
+    assert {full_name(arguments[0]) for arguments, _, _ in marks[0].args[1]} == set(ENVIRONMENTS)
 
 
 @pytest.mark.parametrize("mode", ["state", "observation"])
