@@ -86,16 +86,17 @@ def browse(
 ) -> None:
     """Shop by hand in a web page, for the same goals as the agent."""
     from openmanus_rl.config.problems import ConfigError, Problem
-    from openmanus_rl.environments.registry import env_class
+    from openmanus_rl.environments.registry import env_class, make_env
     from openmanus_rl.environments.webshop.env import WebshopEnv
 
     keywords = parse_options(options)
     try:
         if env_class(name) is not WebshopEnv:
             raise ValueError(f"{name} has no page to look at; webshop has")
+        make_env(name, **keywords).close()
         from openmanus_rl.environments.webshop.browse import make_app
 
-        page = make_app(keywords)
+        page = make_app(keywords, host)
     except (ValueError, TypeError, OSError) as error:
         raise ConfigError([Problem(str(error))]) from None
     _serve(page, host, port)

@@ -13,6 +13,8 @@
     action_valid       whether the last action was understood and possible (True after reset)
     anchor             the state key that GiGPO compares steps by
 
+and may carry `goal`, what the task asks for in words, so that a prompt can repeat it.
+
 Tasks are addressable: `tasks(split)` lists ids, and the same id always gives the same start. That is what makes a
 group a group. After the end of an episode `step` changes nothing, pays nothing, and says that it is over.
 """

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import math
 import os
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -41,18 +42,34 @@ _BUSY = (429, 502, 503, 504)
 _MAX_BACKOFF_SECONDS = 10.0
 _CLOSE_SECONDS = 2.0
 _instances: dict[tuple[Address, ...], Iterator[int]] = {}
+# Servers that number sessions from 0 give a number again after a restart: two instances must not share one.
+_held: dict[tuple[Address, int], _Session] = {}
+_holding = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Session:
-    """A session on a server."""
+    """A session on a server. `gone`: the server has given its number to another, so it was restarted."""
 
     caller: Caller
     dialect: Dialect
     number: int
+    gone: bool = False
+
+    def hold(self) -> None:
+        """Note that the number is ours; whoever held it before has lost it with the server's earlier life."""
+        with _holding:
+            before = _held.get((self.caller.address, self.number))
+            if before is not None:
+                before.gone = True
+            _held[self.caller.address, self.number] = self
 
     def close(self) -> None:
         """Close it if that is possible; some servers cannot, and a dead one need not."""
+        with _holding:
+            if self.gone:
+                return
+            _held.pop((self.caller.address, self.number), None)
         with contextlib.suppress(RemoteEnvError):
             self.caller.post("/close", {self.dialect.session: self.number}, timeout=_CLOSE_SECONDS)
 
@@ -99,6 +116,7 @@ class RemoteEnv(TextEnv):
         self._callers = [Caller(address, token, float(timeout)) for address in addresses]
         # dict.setdefault and next are atomic, so instances made by several threads take turns too.
         self._turn = next(_instances.setdefault(addresses, itertools.count()))
+        self.reward_bounds = (-math.inf, math.inf)  # until one of our servers says better
         self._session: _Session | None = None
         self._lists: dict[Split, RemoteTasks] = {}
         self._environment: str | None = None
@@ -133,7 +151,7 @@ class RemoteEnv(TextEnv):
         if (answer := self.answer_if_over()) is not None:
             return answer
         session = self._session
-        if session is None:
+        if session is None or session.gone:
             raise RemoteEnvError("the episode was lost with its session; reset starts another")
         body: dict[str, Json] = {session.dialect.session: session.number, "action": action}
         try:
@@ -169,6 +187,8 @@ class RemoteEnv(TextEnv):
         second try on a new one; a new one's error is the answer, unless the server was merely busy or away.
         """
         error: RemoteEnvError | None = None
+        if self._session is not None and self._session.gone:
+            self._session = None
         for _ in self._attempts(extra=self._session is not None):
             old = self._session is not None
             try:
@@ -207,7 +227,9 @@ class RemoteEnv(TextEnv):
             raise RemoteEnvError(f"{caller.address} is not the kind of server that it was, or that the others are")
         told = caller.post("/create", dict(self._create_fields))
         dialect, number = session_of(told, ID if is_ours else self._dialect, str(caller.address))
-        return _Session(caller, dialect, number)
+        session = _Session(caller, dialect, number)
+        session.hold()
+        return session
 
     def _ask_who(self, caller: Caller) -> bool:
         """Whether the server is ours; its environment and bounds are noted, and compared with what they were."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from openmanus_rl.environments.registry import make_env
+from openmanus_rl.environments.registry import ENVIRONMENTS, full_name, make_env
 from openmanus_rl.environments.remote.app import EnvApp
 from openmanus_rl.environments.remote.sessions import Limits, Sessions
 
@@ -42,7 +42,7 @@ def serve(
         raise ValueError("a token is printable ASCII without spaces around it")
     limits = limits or Limits()
     with listen(host, port) as listening:
-        sessions = Sessions(lambda: make_env(name, **options), limits)
+        sessions = Sessions(lambda: make_env(name, **options), limits, may_inline=full_name(name) in ENVIRONMENTS)
         if token is None and not is_loopback(host):
             print(
                 f"warning: {host} can be reached from other machines and there is no token: whoever reaches it can "

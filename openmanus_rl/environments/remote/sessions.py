@@ -3,7 +3,8 @@
 An environment is entered by one thread at a time. Requests for one session wait for each other in the event loop, so
 that they hold no thread while they wait. A slow environment works in a thread and holds up only its own session; steps
 that have proved quick are done in the event loop itself: handing them to a thread and back costs more than they do, and
-halves how many ALFWorld plays in a second. With one thread everything happens in that thread.
+halves how many ALFWorld plays in a second. That is for environments of this package only: one that hangs there would
+hang the server. With one thread everything happens in that thread.
 """
 
 from __future__ import annotations
@@ -97,7 +98,11 @@ class Sessions:
     """The open sessions, by id. All methods but `close_all` are for the event loop's thread."""
 
     def __init__(
-        self, make: Callable[[], TextEnv], limits: Limits, clock: Callable[[], float] = time.monotonic
+        self,
+        make: Callable[[], TextEnv],
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+        may_inline: bool = False,
     ) -> None:
         self.limits = limits
         self._make = make
@@ -111,6 +116,7 @@ class Sessions:
         self._next = secrets.randbits(32) << 20
         # Made now, so that a wrong name or option is found at the start; it lists tasks and is never played.
         self.catalogue = Session(-1, self._pool.submit(make).result(), clock())
+        self.may_inline = may_inline and limits.threads > 1 and not self.catalogue.env.blocking
 
     def __len__(self) -> int:
         return len(self._open)
@@ -143,7 +149,7 @@ class Sessions:
             finally:
                 self.pace.note(time.perf_counter() - start)
 
-        return await self.use(session_id, timed, inline=self.pace.is_quick and self.limits.threads > 1)
+        return await self.use(session_id, timed, inline=self.may_inline and self.pace.is_quick)
 
     async def use(
         self,

@@ -17,8 +17,10 @@ from urllib.parse import parse_qs, quote
 import jinja2
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from openmanus_rl.environments.base import SPLITS
+from openmanus_rl.environments.remote.server import is_loopback
 from openmanus_rl.environments.webshop.env import WebshopEnv
 
 if TYPE_CHECKING:
@@ -47,9 +49,11 @@ class Visit:
             self.actions.append((action, bool(self.info["action_valid"])))
 
 
-def make_app(options: dict[str, Any]) -> FastAPI:
-    """The web application; `options` are those of the environment."""
+def make_app(options: dict[str, Any], host: str = "127.0.0.1") -> FastAPI:
+    """The web application; `options` are those of the environment, `host` the address it is served on."""
     app = FastAPI(title="OpenManus-RL WebShop", docs_url=None, redoc_url=None, openapi_url=None)
+    if is_loopback(host):  # a page from elsewhere must not reach it under a name of its own
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])
     visits: OrderedDict[str, Visit] = OrderedDict()
     first = WebshopEnv(**options)
     sizes = {split: len(first.tasks(split)) for split in SPLITS}

@@ -113,12 +113,15 @@ def read_json(path: Path) -> Any:
 
 
 def read_product(item: Mapping[str, Any], attributes: Mapping[str, Any]) -> Product:
-    """One entry of the files."""
+    """One entry of the files; ValueError, KeyError or TypeError if it cannot be a product."""
     bullets = item.get("small_description") or []
     options: dict[str, tuple[str, ...]] = {}
     for name, contents in (item.get("customization_options") or {}).items():
-        if contents:
-            options[name.lower()] = tuple(c["value"].strip().replace("/", " | ").lower() for c in contents)
+        values = (c["value"].strip().replace("/", " | ").replace("\n", " ").lower() for c in contents or ())
+        offered = tuple(value for value in values if value)
+        if offered:
+            options[name.lower()] = offered
+    instruction = attributes.get("instruction")
     return Product(
         asin=str(item["asin"]),
         title=str(item["name"]),
@@ -126,13 +129,19 @@ def read_product(item: Mapping[str, Any], attributes: Mapping[str, Any]) -> Prod
         query=str(item["query"]).lower().strip(),
         product_category=str(item["product_category"]),
         description=str(item.get("full_description") or ""),
-        bullets=tuple(bullets) if isinstance(bullets, list) else (str(bullets),),
+        bullets=_texts("small_description", bullets if isinstance(bullets, list) else [str(bullets)]),
         options=options,
         prices=read_prices(item.get("pricing")),
-        attributes=tuple(attributes.get("attributes", ())),
-        instruction=attributes.get("instruction"),
-        instruction_attributes=tuple(attributes.get("instruction_attributes", ())),
+        attributes=_texts("attributes", attributes.get("attributes", [])),
+        instruction=None if instruction is None else str(instruction),
+        instruction_attributes=_texts("instruction_attributes", attributes.get("instruction_attributes", [])),
     )
+
+
+def _texts(name: str, values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{name} is not a list of texts")
+    return tuple(values)
 
 
 def read_prices(text: str | None) -> tuple[float, ...]:

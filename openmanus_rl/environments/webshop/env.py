@@ -57,6 +57,10 @@ class WebshopEnv(TextEnv):
         _one_of("split_by", split_by, ("goal", "product"))
         _one_of("observation_mode", observation_mode, ("text", "text_rich"))
         _one_of("reward", reward, ("success", "score"))
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise ValueError(f"seed must be a whole number, got {seed!r}")
+        if isinstance(win_reward, bool) or not isinstance(win_reward, int | float) or not 0 < win_reward < float("inf"):
+            raise ValueError(f"win_reward must be a positive number, got {win_reward!r}")
         if data_dir is None:
             if isinstance(products, bool) or not isinstance(products, int) or not 80 <= products <= 1_000_000:
                 raise ValueError(f"products must lie between 80 and 1,000,000, got {products!r}")
@@ -129,6 +133,7 @@ class WebshopEnv(TextEnv):
             task_type=self.goal.category,
             admissible_actions=() if session.page == "done" else (SEARCH, *clicks),
             action_valid=valid,
+            goal=self.goal.instruction,
             success_reward=self.win_reward if won else 0.0,
             score_reward=total,
             score_terms=None if score is None else _terms(score),

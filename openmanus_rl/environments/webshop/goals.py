@@ -99,7 +99,7 @@ def human_goals(path: Path, catalogue: Catalogue, price_of: Callable[[Product], 
     goals: list[Goal] = []
     for asin in sorted((asin for asin in written if asin in catalogue.by_asin), key=lambda a: catalogue.by_asin[a]):
         product = catalogue.products[catalogue.by_asin[asin]]
-        for number, wish in enumerate(written[asin]):
+        for number, wish in enumerate(written[asin] if isinstance(written[asin], list) else [written[asin]]):
             try:
                 text, attributes = str(wish["instruction"]), tuple(map(str, wish["instruction_attributes"]))
                 options = tuple((str(place), str(value)) for place, value in enumerate(wish["instruction_options"]))

@@ -35,7 +35,7 @@ _ADJECTIVES = frozenset({
 _ADJECTIVE_ENDINGS = ("able", "ible", "ful", "less", "ous", "ive", "ish", "ary", "ic", "al", "ed", "ly", "est", "proof")
 
 
-@functools.lru_cache(maxsize=65536)
+@functools.lru_cache(maxsize=64)
 def nouns(title: str) -> tuple[str, ...]:
     """Lower-cased, in order, repetitions kept.
 

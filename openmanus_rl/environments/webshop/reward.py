@@ -95,7 +95,7 @@ def _wanted_options(goal: Goal) -> list[str]:
     return [base_color(value) for _, value in goal.options]
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=64)
 def base_color(value: str) -> str:
     """The first base colour that the value contains, else the value.
 
@@ -105,7 +105,7 @@ def base_color(value: str) -> str:
     return next((color for color in COLORS if color in value), value)
 
 
-@functools.lru_cache(maxsize=65536)
+@functools.lru_cache(maxsize=256)
 def alike(one: str, other: str) -> bool:
     """The fuzzy comparison of texts that attributes and options share."""
     ratio = fuzz.token_set_ratio(_plain(one), _plain(other))
@@ -116,6 +116,6 @@ def _plain(text: str) -> str:
     return default_process(text.translate(_LATIN_1))
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=64)
 def _categories(path: str) -> frozenset[str]:
     return frozenset(part.strip() for part in path.split("\u203a"))

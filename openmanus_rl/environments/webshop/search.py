@@ -41,7 +41,7 @@ class SearchIndex:
         self.postings = postings
         self.size = postings.size
         self._local = threading.local()
-        self._postings_of = functools.lru_cache(maxsize=1 << 16)(self._find)
+        self._postings_of = functools.lru_cache(maxsize=256)(self._find)
 
     def search(self, query: str, limit: int = 50) -> list[int]:
         """The best documents, best first; ties in the order of the documents; only those that share a term."""

@@ -72,8 +72,9 @@ class Session:
         elif target in SUB_PAGES and self.page == "item":
             self.page = target
         elif self.page == "results":
-            self.product, self.page, self.chosen = self.catalogue.by_asin[target.upper()], "item", {}
-            self.visited.add(target.upper())
+            opened = next(product.asin for product in self.shown() if product.asin.lower() == target)
+            self.product, self.page, self.chosen = self.catalogue.by_asin[opened], "item", {}
+            self.visited.add(opened)
         else:
             assert self.product is not None
             options = self.catalogue.products[self.product].options

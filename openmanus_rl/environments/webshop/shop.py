@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +29,8 @@ SplitBy = Literal["goal", "product"]
 GOAL_KINDS: tuple[GoalKind, ...] = ("synthetic", "human")
 # Of the shuffled goals the original tests on the first 500, validates on the next 1,000 and trains on the rest.
 TEST_GOALS, VALIDATION_GOALS = 500, 1000
+LEAST_GOALS = 10
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +80,20 @@ def shop_from_files(
         goals = human_goals(human_file, store.catalogue, price_of, seed)
     else:
         goals = SyntheticGoals(store.catalogue.products, price_of, seed)
-    if not goals:
-        raise ValueError(f"{data_dir}: no product has {kind} goals; see env.webshop.goals")
+    problems = store.catalogue.problems
+    if problems:
+        _log.warning("%d entries were left out: %s", len(problems), _first(problems))
+    if len(goals) < LEAST_GOALS:
+        why = f" ({len(problems)} entries were left out: {_first(problems)})" if problems else ""
+        raise ValueError(
+            f"{data_dir}: {len(goals)} {kind} goals are too few for three splits, which need {LEAST_GOALS}{why}; "
+            "see env.webshop.goals"
+        )
     return Shop(store.catalogue, store.index, split_goals(shuffled(goals), split_by), seed)
+
+
+def _first(problems: list[str]) -> str:
+    return "; ".join(problems[:3]) + ("; ..." if len(problems) > 3 else "")
 
 
 def split_goals(goals: Chosen, by: SplitBy) -> dict[Split, Sequence[Goal]]:

@@ -195,7 +195,15 @@ def test_quick_steps_are_done_in_the_event_loop_and_slow_ones_are_not() -> None:
     assert pace.is_quick
     pace.note(2 * QUICK_SECONDS)
     assert not pace.is_quick
-    sessions = Sessions(GridEnv, Limits())
+    careful = Sessions(GridEnv, Limits())
+    careful.pace.slowest = 0.0
+
+    async def never() -> None:
+        key, here = await careful.create(), threading.get_ident()
+        assert await careful.step(key, lambda _: threading.get_ident()) != here
+
+    play(never(), careful)
+    sessions = Sessions(GridEnv, Limits(), may_inline=True)
 
     async def test() -> None:
         key, here = await sessions.create(), threading.get_ident()

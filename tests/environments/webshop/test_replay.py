@@ -7,11 +7,14 @@ from typing import Any
 import orjson
 import pytest
 
-from openmanus_rl.environments.webshop.catalogue import Catalogue, read_catalogue, read_product
+from openmanus_rl.environments.checker import check_env
+from openmanus_rl.environments.webshop.catalogue import Catalogue, Product, read_catalogue, read_product
+from openmanus_rl.environments.webshop.env import WebshopEnv
 from openmanus_rl.environments.webshop.goals import Goal, SyntheticGoals
 from openmanus_rl.environments.webshop.reward import score_purchase
 from openmanus_rl.environments.webshop.search import SearchIndex, quantised_length
 from openmanus_rl.environments.webshop.session import Session
+from openmanus_rl.environments.webshop.shop import Shop
 from openmanus_rl.environments.webshop.text import analyze, stem
 
 
@@ -81,6 +84,39 @@ def read_goal(recorded: dict[str, Any]) -> Goal:
         recorded["instruction_text"], tuple(recorded["attributes"]), tuple(recorded["goal_options"].items()),
         recorded["price_upper"],
     )  # fmt: skip
+
+
+def test_the_environment_plays_the_recorded_episodes(
+    catalogue: Catalogue, episodes: list[dict[str, Any]], shared_data: Path
+) -> None:
+    """Through `WebshopEnv`: observations, clicks and, where the recording's tagger agrees, what a purchase pays."""
+    prices = orjson.loads((shared_data / "webshop" / "product_prices.json").read_bytes())
+
+    class Recorded(Shop):
+        def price_of(self, product: Product) -> float:
+            return float(prices[product.asin])
+
+    ranking: list[int] = []
+    index = SearchIndex(["unused"])
+    index.search = lambda query, limit=50: ranking  # type: ignore[method-assign] # noqa: ARG005
+    env = WebshopEnv(reward="score")
+    env.shop = Recorded(catalogue, index, {"train": [read_goal(e["goal"]) for e in episodes]}, 0)  # type: ignore[dict-item]
+    paid_alike = bought = 0
+    for number, episode in enumerate(episodes):
+        observation, info = env.reset(options={"task": f"train/{number}"})
+        assert observation == episode["start"]["text"]
+        for step in episode["steps"]:
+            if step["action"].startswith("search["):
+                ranking = [catalogue.by_asin[asin] for asin in step.get("ranking", [])]
+            observation, reward, terminated, _, info = env.step(step["action"])
+            assert terminated == step["done"]
+            if terminated:
+                bought += 1
+                paid_alike += reward == pytest.approx(step["reward"], abs=1e-12)
+            else:
+                assert observation == step["text"]
+                assert info["admissible_actions"][1:] == tuple(f"click[{target}]" for target in step["clickables"])
+    assert (paid_alike, bought) == (89, 91)
 
 
 def test_goals_read_as_the_recorded_ones(
@@ -189,3 +225,35 @@ def test_prices_are_drawn_by_seed_and_product() -> None:
     assert product.price_tag == "$5.0 to $9.5"
     assert 5.0 <= product.draw_price(0) <= 9.5
     assert product.draw_price(0) == product.draw_price(0) != product.draw_price(1)
+
+
+def test_the_real_shop_keeps_the_contract(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    results = check_env("webshop", {"data_dir": str(shared_data / "webshop")}, episodes=1000)
+    assert [result for result in results if result.status == "fail"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "attributes"),
+    [
+        ({"small_description": [None]}, {}),
+        ({}, {"attributes": "a text"}),
+        ({}, {"instruction_attributes": [1]}),
+        ({"customization_options": {"size": [{"value": None}]}}, {}),
+    ],
+)
+def test_entries_of_the_wrong_types_are_not_products(change: dict[str, Any], attributes: dict[str, Any]) -> None:
+    item = {"asin": "B1", "name": "Mug", "category": "c", "query": "q", "product_category": "A", "pricing": "$5"}
+    assert read_product(item, {}).asin == "B1"
+    with pytest.raises((ValueError, TypeError, AttributeError)):
+        read_product({**item, **change}, attributes)
+
+
+def test_option_values_can_always_be_clicked() -> None:
+    item = {"asin": "b1", "name": "Mug", "category": "c", "query": "q", "product_category": "A", "pricing": "$5"}
+    options = {"Size": [{"value": " Big\nOne "}, {"value": " "}], "Empty": [{"value": ""}]}
+    product = read_product({**item, "customization_options": options}, {})
+    assert product.options == {"size": ("big one",)}
+    session = Session(Catalogue([product]), "a mug", lambda _: [0])
+    assert all(session.act(action) for action in ("search[mug]", "click[b1]", "click[big one]"))
+    assert (session.product, session.chosen) == (0, {"size": "big one"})

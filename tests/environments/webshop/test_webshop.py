@@ -324,6 +324,8 @@ def test_a_query_of_a_megabyte_is_refused() -> None:
         ({"observation_mode": "html"}, "observation_mode must be text or text_rich"),
         ({"reward": "fame"}, "reward must be success or score"),
         ({"split_by": "luck"}, "split_by must be goal or product"),
+        ({"seed": "abc"}, "seed must be a whole number, got 'abc'"),
+        ({"win_reward": float("nan")}, "win_reward must be a positive number, got nan"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
@@ -385,11 +387,20 @@ def test_which_files(tmp_path: Path) -> None:
 def test_a_catalogue_without_goals_says_so(tmp_path: Path) -> None:
     write_shop(tmp_path)
     (tmp_path / "items_ins_v2.json").write_bytes(b"{}")
-    with pytest.raises(ValueError, match="no product has synthetic goals"):
+    with pytest.raises(ValueError, match="0 synthetic goals are too few for three splits, which need 10; see"):
         WebshopEnv(data_dir=tmp_path)
     (tmp_path / "items_ins_v2.json").write_bytes(b"[]")
     with pytest.raises(ValueError, match=r"items_ins_v2\.json: an object"):
         WebshopEnv(data_dir=tmp_path, items="")
+
+
+def test_entries_left_out_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_shop(tmp_path)
+    items = orjson.loads(gzip.decompress((tmp_path / "items_shuffle.json.gz").read_bytes()))
+    (tmp_path / "items_shuffle.json.gz").write_bytes(gzip.compress(orjson.dumps([*items, {"asin": "B99"}, 7])))
+    WebshopEnv(data_dir=tmp_path)
+    assert "2 entries were left out" in caplog.text
+    assert "items_shuffle.json.gz: entry 12: KeyError: 'name'" in caplog.text
 
 
 def test_back_to_search_and_prev_lose_what_they_lose_in_the_original() -> None:

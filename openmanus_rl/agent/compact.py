@@ -1,0 +1,81 @@
+"""Observations in few words, for small models: filters that templates use, never a change of the environment."""
+
+from __future__ import annotations
+
+import re
+
+_THINGS = re.compile(r"\b(?:an?|and) ")
+_TASK = re.compile(r"Your task is to: (.*?)\.?\s*$", re.DOTALL)
+_ARRIVE = re.compile(r"You arrive at (?:loc \d+\.|[^.]*\.)\s*")
+
+
+def compact_alfworld(observation: str) -> str:
+    """What is where, and what happened.
+
+    >>> compact_alfworld("You arrive at cabinet 1. On the cabinet 1, you see a mug 2, and a plate 1.")
+    'cabinet 1 : mug 2 plate 1'
+    >>> compact_alfworld("You arrive at fridge 1. The fridge 1 is closed.")
+    'fridge 1 closed'
+    >>> compact_alfworld("You pick up the mug 2 from the cabinet 1.")
+    'took mug 2'
+    """
+    text = _TASK.sub("", observation).strip()
+    room = re.search(r"you see (.*?)\.\s*$", text, re.DOTALL) if "middle of a room" in text else None
+    if room is not None:
+        return "room : " + _list(room[1])
+    text = _ARRIVE.sub("", text)
+    text = re.sub(r"You (?:open|close) the [^.]*\.\s*", "", text)
+    parts = [part for sentence in re.split(r"(?<=\.)\s+", text) if (part := _sentence(sentence.strip()))]
+    return " , ".join(parts)
+
+
+def _sentence(sentence: str) -> str:
+    seen = re.fullmatch(r"(?:On|In) (?:the (.*?)|it), you see (.*?)\.?", sentence)
+    if seen:
+        return f"{seen[1] or 'inside'} : {_list(seen[2])}"
+    state = re.fullmatch(r"The (.*?) is (open|closed)\.?", sentence)
+    if state:
+        return f"{state[1]} {state[2]}"
+    done = re.fullmatch(
+        r"You (pick up|put|move|clean|heat|cool|turn on) the (.*?)(?: (?:from|in/on|to|using) .*)?\.?", sentence
+    )
+    if done:
+        verb = {"pick up": "took", "put": "placed", "move": "placed", "turn on": "lit"}.get(done[1], done[1] + "ed")
+        return f"{verb} {done[2]}"
+    return sentence.removesuffix(".")
+
+
+def _list(things: str) -> str:
+    if things == "nothing":
+        return "nothing"
+    return " ".join(_THINGS.sub(" ", f" {things.replace(',', ' ')} ").split())
+
+
+def compact_webshop(observation: str) -> str:
+    """A page without its instruction, which a template repeats itself, and without what is on every page.
+
+    >>> compact_webshop("Instruction: [SEP] find a mug [SEP] Back to Search [SEP] Page 1 (Total results: 1) "
+    ...                 "[SEP] Next > [SEP] B01 [SEP] Clay Mug [SEP] $5.0")
+    'Page 1 | B01 | Clay Mug | $5.0'
+    """
+    parts = [part.strip() for part in observation.split("[SEP]")]
+    if parts[:2] == ["WebShop", "Instruction:"]:
+        return "start"
+    if parts and parts[0] == "Instruction:":
+        parts = parts[2:]
+    dropped = {"Back to Search", "Next >", "< Prev", "Rating: N.A.", "Description", "Features", "Reviews", "Buy Now"}
+    kept = [re.sub(r" \(Total results: \d+\)", "", part) for part in parts if part not in dropped]
+    return " | ".join(kept)
+
+
+def goal_of(observation: str) -> str:
+    """The task that an ALFWorld room states, without the words around it; "" where there is none.
+
+    >>> goal_of("You are in a room.\\n\\nYour task is to: put a mug in desk.")
+    'put a mug in desk'
+    """
+    found = _TASK.search(observation)
+    return found[1].strip() if found else ""
+
+
+FILTERS = {"compact_alfworld": compact_alfworld, "compact_webshop": compact_webshop}

@@ -1,0 +1,316 @@
+"""`OpenManusAgent`: plays episodes. `_run_single_rollout` is one of them, `run_llm_loop` many at once.
+
+    trajectories = agent.run_llm_loop([Episode("train/0", "group 0", "group 0/0", address=(0, 0, 0, 0)), ...])
+
+An episode is: observe, render, generate, parse the action, step the environment, record the turn, until it ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from openmanus_rl.agent.collector import CallEnv, Collector, EnvTimeoutError, Generate
+from openmanus_rl.agent.compact import goal_of
+from openmanus_rl.agent.context import Context, FullHistory, Past, Situation, Window
+from openmanus_rl.agent.memory import Memory, SimpleMemory, SummaryMemory
+from openmanus_rl.data.json_values import check_json
+from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
+from openmanus_rl.rollout.engine import Request, SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from openmanus_rl.agent.actions import ParsedAction
+    from openmanus_rl.agent.collector import Rollout
+    from openmanus_rl.agent.prompts import Chat, PromptTemplate
+    from openmanus_rl.environments.base import Info, TextEnv
+    from openmanus_rl.rollout.engine import Address, Completion, Engine
+
+INFO_KEYS = ("won", "task_type", "admissible_actions", "action_valid", "anchor")
+# Kept in fields of their own, not in a turn's info.
+_NOT_IN_INFO = ("anchor", "admissible_actions", "action_valid")
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """What is to be played: a task, the group it belongs to, and the address of its randomness."""
+
+    task: str
+    group_id: str
+    traj_id: str
+    split: str = "train"
+    seed: int = 0
+    address: Address = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """How episodes are played.
+
+    `room` is the longest prompt in tokens. `slide`: an episode whose history outgrows it goes on from a window, else it
+    ends with `context_limit`. An environment that fails is tried again `retries` times, on a fresh instance, before the
+    episode ends with `env_error`.
+    """
+
+    max_steps: int
+    room: int
+    context: str = "full_history"
+    history_length: int = 2
+    slide: bool = False
+    summary_every: int = 0
+    summary_tokens: int = 96
+    retries: int = 1
+    episode_seconds: float = 600.0
+
+
+class EnvFailedError(Exception):
+    """The environment failed: it raised, hung, or answered what no environment may answer."""
+
+
+class EngineFailedError(Exception):
+    """The engine could not answer."""
+
+
+@dataclass(slots=True)
+class OpenManusAgent:
+    """An engine, environments, and the prompts between them. `env_name` is written into trajectories."""
+
+    engine: Engine
+    chat: Chat
+    template: PromptTemplate
+    make_env: Callable[[], TextEnv]
+    settings: AgentSettings
+    env_name: str = ""
+    env_threads: int = 64
+    on_turn: Callable[[Episode, Turn], None] | None = None
+    _free: list[TextEnv] = field(default_factory=list)
+    _blocking: bool = False
+    _collector: Collector = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._collector = Collector(self.engine, self.env_threads)
+
+    def run_llm_loop(
+        self,
+        batch: Sequence[Episode],
+        sampling: SamplingParams,
+        finished: Callable[[Trajectory], None] | None = None,
+    ) -> list[Trajectory]:
+        """Play the episodes, as many at once as the engine takes; trajectories come in the order of the batch."""
+        if len({episode.traj_id for episode in batch}) != len(batch):
+            raise ValueError("two episodes of a batch have the same traj_id")
+        told = None if finished is None else lambda _, trajectory: finished(trajectory)
+        return self._collector.run([self._run_single_rollout(episode, sampling) for episode in batch], told)
+
+    def close(self) -> None:
+        """Close the environments that were kept for further episodes."""
+        while self._free:
+            self._free.pop().close()
+
+    # --- one episode ------------------------------------------------------------------------------------
+
+    def _run_single_rollout(self, episode: Episode, sampling: SamplingParams) -> Rollout[Trajectory]:
+        """Play an episode to its end; an environment that fails is replaced, and the episode begins anew."""
+        turns: list[Turn] = []
+        reason, error, task_type = StopReason.ENV_ERROR, None, ""
+        try:
+            for _ in range(1 + self.settings.retries):
+                turns, error = [], None
+                try:
+                    reason, task_type = yield from self._attempt(episode, sampling, turns)
+                    break
+                except EnvFailedError as failure:
+                    reason, error = StopReason.ENV_ERROR, str(failure)
+                except EngineFailedError as failure:
+                    reason, error = StopReason.ENGINE_ERROR, str(failure)
+        finally:
+            self.engine.release(episode.traj_id)
+        return Trajectory(
+            task_id=episode.task, group_id=episode.group_id, traj_id=episode.traj_id, turns=tuple(turns),
+            stop_reason=reason, env_name=self.env_name, task_type=task_type, split=episode.split, seed=episode.seed,
+            error=error,
+        )  # fmt: skip
+
+    def _attempt(
+        self, episode: Episode, sampling: SamplingParams, turns: list[Turn]
+    ) -> Rollout[tuple[StopReason, str]]:
+        deadline = time.monotonic() + self.settings.episode_seconds
+        env = yield from self._environment(deadline)
+        try:
+            ended = yield from self._play(env, episode, sampling, turns, deadline)
+        except BaseException:
+            _let_go(env)
+            raise
+        self._free.append(env)
+        return ended
+
+    def _play(
+        self, env: TextEnv, episode: Episode, sampling: SamplingParams, turns: list[Turn], deadline: float
+    ) -> Rollout[tuple[StopReason, str]]:
+        settings = self.settings
+        observation, info = yield from self._ask_env(
+            env, lambda: env.reset(seed=episode.seed, options={"task": episode.task}), deadline, "reset"
+        )
+        now = Situation(_goal(observation, info), observation, observation, info["admissible_actions"])
+        context, memory = self._context(), self._memory()
+        ended: StopReason | None = None
+        for step in range(settings.max_steps):
+            now.step = step
+            yield from self._take_notes(memory, now, episode, turns, sampling)
+            prompt = context.prompt(now)
+            if prompt is None:
+                ended = StopReason.CONTEXT_LIMIT
+                break
+            written = yield from self._ask_engine(prompt, context.messages, episode, sampling, len(turns))
+            context.answered(written.token_ids, written.text)
+            parsed = self.template.grammar.parse(written.text, info["admissible_actions"])
+            shown, shown_info = now.observation, info
+            reward, terminated, truncated = 0.0, False, False
+            if parsed.action is not None:
+                result = yield from self._ask_env(env, partial(env.step, parsed.action), deadline, "step")
+                observation, reward, terminated, truncated, info = result
+            turn = self._turn(prompt, written, parsed, shown, shown_info, reward, info)
+            turns.append(turn)
+            if self.on_turn is not None:
+                self.on_turn(episode, turn)
+            now.past.append(Past(step + 1, shown, parsed.action or ""))
+            now.observation, now.admissible_actions, now.problem = observation, info["admissible_actions"], ""
+            if not turn.action_valid:
+                now.problem = parsed.problem or "the action does nothing here"
+            if terminated or truncated:
+                ended = (StopReason.WON if info["won"] else StopReason.LOST) if terminated else StopReason.STEP_LIMIT
+                break
+        if not turns:
+            raise EngineFailedError(f"the first prompt of {episode.task} is longer than {settings.room} tokens")
+        return ended or StopReason.STEP_LIMIT, str(info["task_type"])
+
+    # --- what an episode waits for ------------------------------------------------------------------------
+
+    def _environment(self, deadline: float) -> Rollout[TextEnv]:
+        """A free instance, or a new one."""
+        if self._free:
+            return self._free.pop()
+        try:
+            made: TextEnv = yield CallEnv(self.make_env, self._blocking, deadline, "making the environment")
+            self._blocking = made.blocking
+        except Exception as error:
+            raise EnvFailedError(f"making the environment: {type(error).__name__}: {error}") from error
+        return made
+
+    def _ask_env(self, env: TextEnv, call: Callable[[], Any], deadline: float, what: str) -> Rollout[Any]:
+        """The answer of the environment, checked; whatever goes wrong is the environment's failure."""
+        try:
+            if time.monotonic() > deadline:
+                raise EnvTimeoutError(f"the episode took longer than {self.settings.episode_seconds:g} s")
+            answer = yield CallEnv(call, env.blocking, deadline, what)
+            _check_answer(answer, 2 if what == "reset" else 5)
+        except Exception as error:
+            raise EnvFailedError(f"{what}: {type(error).__name__}: {error}") from error
+        return answer
+
+    def _ask_engine(
+        self, prompt: Any, messages: list[dict[str, str]], episode: Episode, sampling: SamplingParams, turn: int
+    ) -> Rollout[Completion]:
+        request = Request(
+            f"{episode.traj_id}#{turn}",
+            prompt,
+            sampling,
+            (*episode.address, turn),
+            episode.traj_id,
+            () if len(prompt) and self.engine.trainable else tuple(messages),
+        )
+        completion: Completion = yield Generate(request)
+        if completion.error is not None:
+            raise EngineFailedError(completion.error)
+        return completion
+
+    def _take_notes(
+        self, memory: Memory, now: Situation, episode: Episode, turns: list[Turn], sampling: SamplingParams
+    ) -> Rollout[None]:
+        """Ask the model for notes if it is time; they are a turn of their own, without an action."""
+        prompt = memory.request(now)
+        if prompt is None:
+            return
+        own = SamplingParams(
+            self.settings.summary_tokens, sampling.temperature, sampling.top_p, sampling.top_k, (),
+            sampling.stop_token_ids,
+        )  # fmt: skip
+        written = yield from self._ask_engine(prompt, memory.messages, episode, own, len(turns))
+        now.summary = written.text.strip()
+        turns.append(
+            Turn(
+                observation=now.observation, response_text=written.text, prompt_ids=prompt,
+                response_ids=written.token_ids, response_logprobs=written.logprobs, info={"notes": True},
+                weights_version=written.weights_version,
+            )
+        )  # fmt: skip
+
+    # --- parts of an episode --------------------------------------------------------------------------------
+
+    def _context(self) -> Context:
+        settings = self.settings
+        window = Window(self.chat, self.template, settings.room, settings.history_length)
+        if settings.context == "window":
+            return window
+        return FullHistory(self.chat, self.template, settings.room, window if settings.slide else None)
+
+    def _memory(self) -> Memory:
+        if not self.settings.summary_every:
+            return SimpleMemory()
+        return SummaryMemory(self.chat, self.template, self.settings.room, self.settings.summary_every)
+
+    def _turn(
+        self, prompt: Any, written: Completion, parsed: ParsedAction, shown: str, shown_info: Info, reward: float,
+        info: Info,
+    ) -> Turn:  # fmt: skip
+        """What is recorded: the situation the agent was in, what it wrote, and what came of it."""
+        valid = parsed.valid and bool(info["action_valid"])
+        more: dict[str, Any] = {key: value for key, value in info.items() if key not in _NOT_IN_INFO}
+        if parsed.problem:
+            more["problem"] = parsed.problem
+        try:
+            check_json("info", more)
+            return Turn(
+                observation=shown, response_text=written.text, prompt_ids=prompt, response_ids=written.token_ids,
+                response_logprobs=written.logprobs, action=parsed.action, action_valid=valid, reward=reward,
+                anchor=shown_info["anchor"], admissible_actions=shown_info["admissible_actions"], info=more,
+                weights_version=written.weights_version,
+            )  # fmt: skip
+        except ValueError as error:
+            raise EnvFailedError(f"the environment's answer cannot be recorded: {error}") from error
+
+
+def _goal(observation: str, info: Info) -> str:
+    """What the episode is about: what the environment says it is, or what its first observation says."""
+    given = info.get("goal")
+    return given if isinstance(given, str) and given else goal_of(observation) or observation
+
+
+def _check_answer(answer: Any, length: int) -> None:
+    if not isinstance(answer, tuple) or len(answer) != length:
+        raise TypeError(f"{length} values are expected, got {type(answer).__name__}")
+    if not isinstance(answer[0], str):
+        raise TypeError(f"an observation is text, got {type(answer[0]).__name__}")
+    missing = [
+        key for key in ("won", "task_type", "admissible_actions", "action_valid", "anchor") if key not in answer[-1]
+    ]
+    if missing:
+        raise TypeError(f"info has no {', '.join(missing)}")
+
+
+def _let_go(env: TextEnv) -> None:
+    """Close an environment that has failed. How that goes does not matter any more, and it may hang as well."""
+
+    def close() -> None:
+        with suppress(Exception):
+            env.close()
+
+    if env.blocking:
+        threading.Thread(target=close, daemon=True).start()
+    else:
+        close()

@@ -1,0 +1,95 @@
+"""Reading answers: what is valid, what is carried out, and that nothing an agent writes breaks it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openmanus_rl.agent.actions import GRAMMARS, MAX_ACTION
+
+GOOD = "<think>west</think><action>go west</action>"
+
+
+@pytest.mark.parametrize(
+    ("text", "action", "thought", "problem"),
+    [
+        (GOOD, "go west", "west", ""),
+        (f"  {GOOD}\n", "go west", "west", ""),
+        ("<think></think>\n<action> look </action>", "look", "", ""),
+        ("<action>look</action>", "look", "", "there is no <think>...</think>"),
+        ("<action>look</action><think>late</think>", "look", "late", "<think> comes after <action>"),
+        (f"{GOOD} and more", "go west", "west", "there is text after </action>"),
+        (f"{GOOD}<action>look</action>", "go west", "west", "there is text after </action>"),
+        ("<think>west</think>go west", None, "west", "there is no <action>"),
+        ("<think>west</think><action>go we", None, "west", "<action> is not closed"),
+        ("<think>x</think><action>  </action>", None, "x", "<action> is empty"),
+        ("", None, "", "there is no <action>"),
+    ],
+)
+def test_think_action(text: str, action: str | None, thought: str, problem: str) -> None:
+    parsed = GRAMMARS["think_action"].parse(text)
+    assert (parsed.action, parsed.thought, parsed.problem) == (action, thought, problem)
+    assert parsed.valid is (problem == "")
+
+
+@pytest.mark.parametrize(
+    ("text", "action", "thought", "problem"),
+    [
+        ("Thought: west\nAction: go west", "go west", "west", ""),
+        ("Thought: a\nAction: b\nThought: c\nAction: d", "d", "a\nAction: b\nThought: c", ""),
+        ("Action: look\nObservation:", "look", "", ""),
+        ("Action: look\nand more", "look", "", "there is text after the action"),
+        ("Thought: hm", None, "hm", 'there is no "Action:"'),
+        ("Thought: hm\nAction:", None, "hm", 'there is nothing after "Action:"'),
+    ],
+)
+def test_react(text: str, action: str | None, thought: str, problem: str) -> None:
+    parsed = GRAMMARS["react"].parse(text)
+    assert (parsed.action, parsed.thought, parsed.problem) == (action, thought, problem)
+
+
+@pytest.mark.parametrize(
+    ("text", "action", "problem"),
+    [
+        ("go west\n", "go west", ""),
+        ("go west\nlook", "go west", "there is text after the action"),
+        (" \n", None, "the answer is empty"),
+    ],
+)
+def test_bare(text: str, action: str | None, problem: str) -> None:
+    parsed = GRAMMARS["bare"].parse(text)
+    assert (parsed.action, parsed.problem) == (action, problem)
+
+
+def test_admissible_actions_where_they_are_listed() -> None:
+    grammar = GRAMMARS["bare"]
+    assert grammar.parse("look", None).valid
+    assert grammar.parse("look", ("look", "go")).valid
+    assert grammar.parse("search[a b]", ("search[<query>]",)).valid
+    parsed = grammar.parse("fly", ("look", "go"))
+    assert (parsed.action, parsed.problem) == ("fly", "the action is not among the admissible ones")
+    assert grammar.parse("look\nmore", ("go",)).problem == "there is text after the action"
+
+
+def test_an_endless_action_is_not_carried_out() -> None:
+    parsed = GRAMMARS["bare"].parse("x" * (MAX_ACTION + 1))
+    assert parsed.action is None
+    assert not parsed.valid
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+@given(text=st.text())
+def test_any_text_is_read(name: str, text: str) -> None:
+    parsed = GRAMMARS[name].parse(text, ("look",))
+    assert parsed.valid is (parsed.problem == "")
+    assert parsed.action is None or parsed.action == parsed.action.strip() != ""
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+@given(
+    action=st.text("abc [<>]/'", min_size=1, max_size=20).filter(lambda a: a.strip() == a and "action>" not in a),
+    thought=st.text("abc .", max_size=20).map(str.strip),
+)
+def test_what_is_written_is_read_back(name: str, action: str, thought: str) -> None:
+    parsed = GRAMMARS[name].parse(GRAMMARS[name].write(action, thought))
+    assert (parsed.action, parsed.problem) == (action, "")
+    assert parsed.thought == ("" if name == "bare" else thought)
