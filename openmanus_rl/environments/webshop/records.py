@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-KEPT = 256  # decoded products a process keeps; a search shows 10, an episode visits a few dozen
+KEPT = 64  # decoded products a process keeps: decoding one again takes 10 us, a search shows ten
 _FIELDS = tuple(field.name for field in fields(Product))
 _values = attrgetter(*_FIELDS)
 
