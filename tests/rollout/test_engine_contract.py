@@ -8,8 +8,10 @@ import pytest
 
 from openmanus_rl.rollout.engine import Completion, Engine, Request, SamplingParams
 from openmanus_rl.rollout.local_engine import LocalEngine
+from openmanus_rl.rollout.openai_engine import OpenAIEngine
 from openmanus_rl.rollout.scripted_engine import ScriptedEngine
 from tests.rollout.models import make_model, tokenizer
+from tests.rollout.openai_server import FakeServer, serving
 
 
 def scripted() -> Engine:
@@ -26,14 +28,38 @@ def local() -> Engine:
     return LocalEngine(make_model(), tokenizer(), n_threads=1)
 
 
-ENGINES: dict[str, Callable[[], Engine]] = {"scripted": scripted, "local": local}
+class OverHttp(OpenAIEngine):
+    """The local engine behind a server."""
+
+    def __init__(self) -> None:
+        self.server = FakeServer(serving(local()))
+        super().__init__(self.server.url, "served", "", tokenizer(), "completions", max_model_len=512)
+
+    def close(self) -> None:
+        super().close()
+        self.server.close()
+
+
+ENGINES: dict[str, Callable[[], Engine]] = {"scripted": scripted, "local": local, "openai": OverHttp}
 
 
 @pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> Any:
-    made = ENGINES[request.param]()
-    yield made
-    made.close()
+def make(request: pytest.FixtureRequest) -> Any:
+    """Makes fresh engines of one kind."""
+    made: list[Engine] = []
+
+    def one() -> Engine:
+        made.append(ENGINES[request.param]())
+        return made[-1]
+
+    yield one
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture
+def engine(make: Callable[[], Engine]) -> Engine:
+    return make()
 
 
 def ids(text: str) -> Any:
@@ -88,23 +114,18 @@ def test_the_same_request_gives_the_same_answer_alone_and_in_company(engine: Eng
     assert np.allclose(crowd[-1].logprobs, alone.logprobs, atol=1e-5)
 
 
-def test_turns_of_a_session_continue_one_another(engine: Engine) -> None:
+def test_turns_of_a_session_continue_one_another(engine: Engine, make: Callable[[], Engine]) -> None:
     context, answers = ids("Find the key."), []
     for turn in range(4):
         request = Request(f"t{turn}", context, SamplingParams(max_tokens=6), (0, 0, 0, 0, turn), "episode")
         [answer] = engine.generate([request])
         answers.append(answer)
         context = np.concatenate([context, answer.token_ids, ids("You are at row 1.")])
-    [again] = ENGINES_AGAIN(engine).generate(
+    [again] = make().generate(
         [Request("t3", _before_last(context, answers), SamplingParams(max_tokens=6), (0, 0, 0, 0, 3))]
     )
     assert again.token_ids.tolist() == answers[-1].token_ids.tolist()
     engine.release("episode")
-
-
-def ENGINES_AGAIN(engine: Engine) -> Engine:  # noqa: N802 - reads as the table above
-    """A fresh engine of the same kind."""
-    return scripted() if isinstance(engine, ScriptedEngine) else local()
 
 
 def _before_last(context: Any, answers: list[Completion]) -> Any:

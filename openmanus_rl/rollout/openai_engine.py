@@ -1,0 +1,256 @@
+"""Any OpenAI-compatible endpoint as an engine: to evaluate a hosted model, or a checkpoint that is being served.
+
+    engine = OpenAIEngine("http://localhost:8000/v1", "my-model", tokenizer=tokenizer)
+    if not engine.check():
+        print(engine.why_not_trainable)
+
+All requests are in the hands of one event loop in a background thread, so that cancelling one closes its connection
+and the server can stop writing. An endpoint that fails is data, not an exception: the completion says what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import time
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from openmanus_rl.rollout.engine import Completion, Engine, Request, SamplingParams, failed
+from openmanus_rl.rollout.openai_endpoint import Endpoint
+from openmanus_rl.rollout.openai_protocol import MAX_STOP_STRINGS, NO_TOKENS, Answer, EndpointError, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from concurrent.futures import Future
+
+    from openmanus_rl.data.json_values import Json
+    from openmanus_rl.rollout.stopping import Decoder
+
+# Answers that mean "not in this form"; the server, its key and its model may be as they should.
+NOT_TAKEN = frozenset({400, 404, 405, 415, 422})
+# Of the likeliest token alone the log-prob is 0, if it is that of the distribution that was sampled from.
+PROBE = Request("check", np.array([1]), SamplingParams(max_tokens=1, top_k=1))
+CHAT_PROBE = Request(
+    "check", np.array([1]), SamplingParams(max_tokens=16), messages=({"role": "user", "content": "Say OK."},)
+)
+
+
+class OpenAIEngine(Engine):
+    """Generates over HTTP, `max_concurrency` requests at a time.
+
+    `mode="completions"` sends token ids and asks for token ids and log-probs back; `"chat"` sends `Request.messages`,
+    and the endpoint's own end of turn takes the place of stop tokens. `"auto"` asks once, before the first request that
+    has token ids: completions if the endpoint gives token ids and log-probs, chat if it gives none or does not take
+    the question. `mode` then says which it is.
+
+    `trainable` is False until `check` (or the question of "auto") has seen that it may be True; a later answer
+    without token ids makes it False again. `timeout` is for one try. `extra_body` is added to what is posted, and
+    leaves out what it sets to None: `{"max_tokens": None, "max_completion_tokens": 512}`. Call `close` at the end.
+    """
+
+    trainable = False
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        api_key: str | None = None,
+        tokenizer: Decoder | None = None,
+        mode: Literal["auto", "chat", "completions"] = "auto",
+        timeout: float = 600.0,
+        max_retries: int = 5,
+        max_concurrency: int = 16,
+        max_model_len: int | None = None,
+        extra_body: dict[str, Json] | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        super().__init__()
+        if mode not in ("auto", "chat", "completions"):
+            raise ValueError(f'mode must be "auto", "chat" or "completions", got {mode!r}')
+        if max_concurrency < 1:
+            raise ValueError(f"max_concurrency must be at least 1, got {max_concurrency}")
+        self.endpoint = Endpoint(
+            base_url, model, api_key, timeout, max_retries, max_concurrency, dict(extra_body or {}), sleep
+        )
+        self.mode, self.tokenizer, self.max_model_len = mode, tokenizer, max_model_len
+        self.why_not_trainable = ""
+        self._not_trainable(NO_TOKENS if mode == "chat" else "has not been checked yet (see check)")
+        self._changed = threading.Condition()
+        self._futures: dict[str, Future[Completion]] = {}
+        self._ready: list[Completion] = []
+        self._closed = False
+        self._slots = asyncio.Semaphore(max_concurrency)
+        self._probing: asyncio.Task[None] | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"OpenAIEngine {model}", daemon=True)
+        self._thread.start()
+
+    # --- for the thread that drives the engine -----------------------------------------------------------
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Send requests; ValueError, and none is sent, if one of them cannot be asked."""
+        with self._changed:
+            self._check_open()
+            taken = {*self._futures, *(completion.request_id for completion in self._ready)}
+            for request in requests:
+                if len(request.sampling.stop) > MAX_STOP_STRINGS:
+                    told = f"at most {MAX_STOP_STRINGS} stop strings, got {len(request.sampling.stop)}"
+                    raise ValueError(f"request {request.request_id}: the OpenAI API takes {told}")
+                if request.request_id in taken:
+                    raise ValueError(f"request {request.request_id} is in flight already")
+                taken.add(request.request_id)
+            for request in requests:
+                future = asyncio.run_coroutine_threadsafe(self._complete(request), self._loop)
+                self._futures[request.request_id] = future
+                future.add_done_callback(functools.partial(self._finished, request))
+
+    def poll(self) -> list[Completion]:
+        """Wait until a response is there, and give all that are."""
+        start = time.perf_counter()
+        with self._changed:
+            while self._futures and not self._ready:
+                self._changed.wait()
+            ready, self._ready = self._ready, []
+            self.stats.seconds += time.perf_counter() - start
+            return ready
+
+    @property
+    def in_flight(self) -> int:
+        """Requests submitted and not yet given back."""
+        with self._changed:
+            return len(self._futures) + len(self._ready)
+
+    def cancel(self, request_ids: Sequence[str]) -> None:
+        """Forget requests, and close the connections they were sent over."""
+        with self._changed:
+            for request_id in request_ids:
+                future = self._futures.pop(request_id, None)
+                if future is not None:
+                    future.cancel()
+            self._ready = [completion for completion in self._ready if completion.request_id not in request_ids]
+            self._changed.notify_all()
+
+    def check(self) -> bool:
+        """Make one short request, and say whether this endpoint's episodes can be trained on.
+
+        RuntimeError says why, if the endpoint does not answer.
+        """
+        with self._changed:
+            self._check_open()
+            future = asyncio.run_coroutine_threadsafe(self._probe(), self._loop)
+        try:
+            future.result()
+        except EndpointError as error:
+            raise RuntimeError(str(error)) from None
+        return self.trainable
+
+    def close(self) -> None:
+        """Cancel everything, close the connections, end the thread."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self.cancel([*self._futures, *(completion.request_id for completion in self._ready)])
+        asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the engine is closed")
+
+    def _finished(self, request: Request, future: Future[Completion]) -> None:
+        with self._changed:
+            if self._futures.get(request.request_id) is not future:
+                return  # cancelled
+            del self._futures[request.request_id]
+            error = future.exception()
+            if error is None:
+                completion = future.result()
+            else:  # an answer of a kind nobody thought of must not leave the episode waiting
+                told = self.endpoint.without_key(f"request {request.request_id}: {type(error).__name__}: {error}")
+                completion = failed(request, told, self.weights_version)
+            self.stats.sampled += len(completion.token_ids)
+            self._ready.append(completion)
+            self._changed.notify_all()
+
+    # --- in the background thread ------------------------------------------------------------------------
+
+    async def _complete(self, request: Request) -> Completion:
+        prompt, limit = len(request.prompt_ids), request.sampling.max_tokens
+        if self.max_model_len is not None:
+            limit = min(limit, self.max_model_len - prompt)
+        if limit < 1:
+            reason = f"a prompt of {prompt} tokens leaves no room in {self.max_model_len}"
+            return failed(request, reason, self.weights_version)
+        try:
+            route = await self._route(request)
+            async with self._slots:
+                answer = await self.endpoint.ask(route, request, limit)
+        except EndpointError as error:
+            return failed(request, str(error), self.weights_version)
+        if answer.missing is not None:
+            self._not_trainable(answer.missing)
+        text = answer.text
+        if answer.token_ids and self.tokenizer is not None:
+            text = self.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
+        return Completion(
+            request.request_id,
+            np.array(answer.token_ids, np.int32),
+            np.array(answer.logprobs, np.float32),
+            answer.finish_reason,
+            text,
+            self.weights_version,
+        )
+
+    async def _route(self, request: Request) -> Route:
+        if self.mode == "auto" and len(request.prompt_ids):
+            # One question for all that wait. If it fails they fail with it, and the next request asks again.
+            if self._probing is None or self._probing.done():
+                self._probing = asyncio.create_task(self._probe())
+            await asyncio.shield(self._probing)
+        if self.mode == "completions":
+            if not len(request.prompt_ids):
+                raise EndpointError("the prompt has no token ids")
+            return "completions"
+        if not request.messages:
+            raise EndpointError(f"request {request.request_id} has no messages, which chat needs")
+        return "chat"
+
+    async def _probe(self) -> None:
+        """Find out whether the endpoint gives what training needs; settles `mode` and `trainable`."""
+        if self.mode == "chat":
+            await self.endpoint.ask("chat", CHAT_PROBE, CHAT_PROBE.sampling.max_tokens)
+            return
+        try:
+            answer = await self.endpoint.ask("completions", PROBE, PROBE.sampling.max_tokens)
+        except EndpointError as error:
+            if self.mode == "completions" or error.status not in NOT_TAKEN:
+                raise
+            answer = Answer("", "stop", [], [], NO_TOKENS)
+        missing = answer.missing or (None if answer.token_ids else NO_TOKENS)
+        if self.mode == "auto":
+            self.mode = "completions" if missing is None else "chat"
+        if missing is not None:
+            self._not_trainable(missing)
+        elif any(abs(logprob) > 1e-3 for logprob in answer.logprobs):
+            told = "gives log-probs of the model, not of the distribution it samples from"
+            self._not_trainable(told, "; vLLM gives those with --logprobs-mode processed_logprobs")
+        else:
+            self.trainable, self.why_not_trainable = True, ""
+
+    def _not_trainable(self, why: str, advice: str = "") -> None:
+        self.trainable = False
+        told = f"{self.endpoint.base_url} {why}, so its episodes can be evaluated but not trained on"
+        self.why_not_trainable = told + advice
+
+    async def _shut_down(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self.endpoint.close()
