@@ -214,6 +214,10 @@ class RolloutConfig(Section):
     """Share of a GPU's memory that the engine may take, weights and KV cache together."""
     kv_cache_gb: Positive = 2.0
     """KV cache of one engine on a CPU, in GiB."""
+    max_num_seqs: Count = 128
+    """Episodes that the local engine computes together."""
+    n_threads: Count | None = None
+    """Threads of the local engine. Default: measured at the start, then kept for the run."""
     max_model_len: Count | None = None
     """Context length in tokens. Default: `data.max_prompt_length + data.max_response_length`."""
     val_kwargs: Sampling = Sampling()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from openmanus_rl.config.models import local_path
-from openmanus_rl.config.section import Count, Frequency, Name, NonNegativeInt, Section, UnitInterval
+from openmanus_rl.config.section import Count, Frequency, Name, NonNegativeInt, Positive, Section, UnitInterval
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,6 +90,21 @@ class EnvConfig(Section):
     with the last `history_length` steps (one sample a turn)."""
     history_length: NonNegativeInt = 2
     """Steps that `window` shows."""
+    on_context_limit: Literal["stop", "slide"] = "stop"
+    """When the history outgrows `data.max_prompt_length`: end with `context_limit`, or go on from a window."""
+    memory: Literal["simple", "summary"] = "simple"
+    """`summary` asks the model for notes every `summary_every` steps and shows them in its window."""
+    summary_every: Count = 5
+    prompt_template: str | None = None
+    """A prompt template that ships (`alfworld_compact`, ...), or your own `.yaml` file. Default: the environment's."""
+    response_grammar: Literal["think_action", "react", "bare"] | None = None
+    """How the agent answers. Default: the template's."""
+    retries: NonNegativeInt = 1
+    """How often an episode is tried again on a fresh environment before it ends with `env_error`."""
+    episode_seconds: Positive = 600.0
+    """An episode in an environment that blocks may take so long."""
+    threads: Count = 64
+    """How many environments that block are called at once."""
     anchor_mode: Literal["state", "observation"] = "state"
     """What GiGPO compares steps by: the environment's exact state where it gives one, or what was observed."""
     alfworld: AlfworldOptions = AlfworldOptions()

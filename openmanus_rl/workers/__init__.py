@@ -1,0 +1,1 @@
+"""What computes with the policy, its reference and the critic."""

@@ -1,0 +1,57 @@
+"""Models and tokenizers from where the config says: a directory, a Hugging Face name, or a `.gguf` file.
+
+Nothing in a model repository is run: no remote code, no pickle; only safetensors (or GGUF) weights are read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from openmanus_rl.config.models import local_path
+
+if TYPE_CHECKING:
+    import torch
+
+
+def load_tokenizer(path: str) -> Any:
+    """The tokenizer of a model."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(**_source(path))
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{path}: its tokenizer cannot be loaded: {_first_line(error)}") from error
+    if getattr(tokenizer, "chat_template", None) is None:
+        raise ValueError(f"{path}: its tokenizer has no chat template; an instruction-tuned model has one")
+    return tokenizer
+
+
+def load_model(path: str, dtype: str = "float32", device: str = "cpu") -> torch.nn.Module:
+    """A causal language model, in evaluation mode."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    source = _source(path)
+    if "gguf_file" not in source:
+        source["use_safetensors"] = True
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            **source, dtype=getattr(torch, dtype), attn_implementation="sdpa"
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{path}: its weights cannot be loaded: {_first_line(error)}") from error
+    loaded: torch.nn.Module = model.to(device).eval()
+    return loaded
+
+
+def _source(path: str) -> dict[str, Any]:
+    file = local_path(path)
+    if file.suffix == ".gguf" and file.is_file():
+        return {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name, "local_files_only": True}
+    if file.is_dir():
+        return {"pretrained_model_name_or_path": str(file), "local_files_only": True, "trust_remote_code": False}
+    return {"pretrained_model_name_or_path": path, "trust_remote_code": False}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
