@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def make_agent(env: EnvConfig, engine: Engine, tokenizer: Tokenizer | None, room: int, seed: int = 0) -> OpenManusAgent:
-    """An agent for the environment of the config. `room` is the longest prompt; without a tokenizer there are no ids."""
+    """An agent for the config's environment. `room` is the longest prompt; without a tokenizer there are no ids."""
     settings = AgentSettings(
         max_steps=env.max_steps,
         room=room,

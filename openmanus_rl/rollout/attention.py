@@ -40,6 +40,8 @@ class Reading:
     first: int
     width: int
     longest: int
+    row: int | None = None
+    """The first row, if they follow one another."""
     picked: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,14 +68,13 @@ class StepPlan:
     masks: dict[Any, Tensor] = field(default_factory=dict)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
-        """(1, heads, tokens, size) to (1, tokens, heads, size)."""
+        """Queries, keys and values (tokens, heads, size) of the new tokens, to what they find in the cache."""
         keys, values = self.cache.layer(layer, key, value)
-        keys[self.rows, :, self.positions] = key[0].transpose(0, 1)
-        values[self.rows, :, self.positions] = value[0].transpose(0, 1)
-        flat = query[0].transpose(0, 1)
-        parts = [self._decode(flat[: self.decoding], keys, values, scale, window)] if self.decoding else []
-        parts += [self._read(block, flat, keys, values, scale, window) for block in self.reading]
-        return torch.cat(parts).unsqueeze(0) if len(parts) > 1 else parts[0].unsqueeze(0)
+        keys[self.rows, :, self.positions] = key
+        values[self.rows, :, self.positions] = value
+        parts = [self._decode(query[: self.decoding], keys, values, scale, window)] if self.decoding else []
+        parts += [self._read(block, query, keys, values, scale, window) for block in self.reading]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _decode(self, query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None) -> Tensor:
         count, heads, size = query.shape
@@ -108,16 +109,20 @@ class StepPlan:
         rows, width = len(block.rows), block.width
         heads, size = flat.shape[1:]
         groups = keys.shape[1]
-        padded = flat.new_zeros(rows * width, heads, size)
-        padded[block.picked] = flat[block.first : block.first + len(block.picked)]
+        padded = flat[block.first : block.first + len(block.picked)]
+        if len(block.picked) < rows * width:
+            padded = flat.new_zeros(rows * width, heads, size).index_copy_(0, block.picked, padded)
         # (rows, groups, heads of a group x width, size): the heads of a group are its queries one after another.
         query = padded.view(rows, width, groups, heads // groups, size).permute(0, 2, 3, 1, 4)
         query = query.reshape(rows, groups, -1, size)
-        keys, values = keys[block.rows, :, : block.longest], values[block.rows, :, : block.longest]
+        # Neighbouring rows are a view of the cache; others are copied out.
+        used = slice(block.row, block.row + rows) if block.row is not None else block.rows
+        keys, values = keys[used, :, : block.longest], values[used, :, : block.longest]
         mask = self._read_mask(block, flat.dtype, window, heads // groups)
         out = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
         out = out.view(rows, groups, heads // groups, width, -1).permute(0, 3, 1, 2, 4)
-        return out.reshape(rows * width, heads, -1)[block.picked]
+        out = out.reshape(rows * width, heads, -1)
+        return out if len(block.picked) == len(out) else out[block.picked]
 
     def _read_mask(self, block: Reading, dtype: torch.dtype, window: int | None, repeat: int) -> Tensor:
         name = (block.first, window)
@@ -170,7 +175,8 @@ def cached_attention(
         raise RuntimeError("a model prepared for the local engine was called outside of it")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer: int = module.layer_idx  # type: ignore[assignment]
-    return _plan.attend(layer, query, key, value, scale, sliding_window), None
+    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    return _plan.attend(layer, query, key, value, scale, sliding_window).unsqueeze(0), None
 
 
 ALL_ATTENTION_FUNCTIONS.register(IMPLEMENTATION, cached_attention)

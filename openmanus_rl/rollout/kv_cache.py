@@ -88,10 +88,10 @@ class KVCache:
         return new
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The tensors of a layer, made when its first keys (1, heads, tokens, size) are seen."""
+        """The tensors of a layer, made when its first keys (tokens, heads, size) are seen."""
         if index not in self.layers:
             self.layers[index] = tuple(
-                states.new_zeros(self.rows, states.shape[1], self.capacity, states.shape[3]) for states in (key, value)
+                states.new_zeros(self.rows, states.shape[1], self.capacity, states.shape[2]) for states in (key, value)
             )  # type: ignore[assignment]
         return self.layers[index]
 

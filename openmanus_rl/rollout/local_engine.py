@@ -17,6 +17,7 @@ import torch
 from openmanus_rl.rollout.attention import IMPLEMENTATION, MAX_PADDING, Reading, StepPlan, running
 from openmanus_rl.rollout.engine import Completion, Engine, Request, SamplingParams, failed
 from openmanus_rl.rollout.kv_cache import KVCache
+from openmanus_rl.rollout.lean_forward import is_lean, lean_forward
 from openmanus_rl.rollout.noise import uniforms
 from openmanus_rl.rollout.sampling import sample
 from openmanus_rl.rollout.scheduler import Feed, Running, Scheduler
@@ -26,6 +27,7 @@ from openmanus_rl.rollout.threads import fastest_threads, threads
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from openmanus_rl.rollout.stopping import Decoder
@@ -62,6 +64,7 @@ class LocalEngine(Engine):
         self.scheduler = Scheduler(cache, max_batch_tokens, self.stats)
         self.stop = StopChecker(tokenizer, config.vocab_size)
         self.n_threads = n_threads
+        self.lean = is_lean(model)
         self.errors: list[Completion] = []
 
     def submit(self, requests: Sequence[Request]) -> None:
@@ -111,23 +114,25 @@ class LocalEngine(Engine):
     def _step(self) -> list[Completion]:
         feeds = self.scheduler.schedule()
         assert feeds, "requests wait, but none can run"
-        logits = self._run(feeds, self.scheduler.cache)
+        token_ids = np.concatenate([feed.running.tokens(feed.start, feed.stop) for feed in feeds])
+        logits = self._run(feeds, token_ids, self.scheduler.cache)
         self.stats.steps += 1
-        for feed in feeds:
-            self.scheduler.fed(feed)
+        self.scheduler.fed(feeds, token_ids)
         drawing = [feed.running for feed in feeds if feed.samples]
         return self._draw(drawing, logits) if drawing else []
 
-    def _run(self, feeds: list[Feed], cache: KVCache) -> Tensor:
+    def _run(self, feeds: list[Feed], token_ids: NDArray[np.int32], cache: KVCache) -> Tensor:
         """The model on all tokens of the feeds; logits (drawing rows, vocabulary)."""
         device = next(self.model.parameters()).device
-        token_ids = np.concatenate([feed.running.tokens(feed.start, feed.stop) for feed in feeds])
         plan = make_plan(cache, feeds, device)
         ends = np.cumsum([feed.stop - feed.start for feed in feeds]) - 1
         keep = torch.from_numpy(ends[[feed.samples for feed in feeds]]).to(device)
+        input_ids = torch.from_numpy(token_ids).long().to(device)
+        if self.lean:
+            return lean_forward(self.model, input_ids, plan, keep)
         with running(plan):
             out: Any = self.model(
-                input_ids=torch.from_numpy(token_ids).long().to(device).unsqueeze(0),
+                input_ids=input_ids.unsqueeze(0),
                 position_ids=plan.positions.unsqueeze(0),
                 use_cache=False,
                 logits_to_keep=keep,
@@ -170,18 +175,23 @@ class LocalEngine(Engine):
         )
 
     def _measure_threads(self) -> int:
-        """Time a typical step: 32 episodes that decode one token each."""
+        """Time typical steps: 64 episodes that decode, and 16 that read an observation of 32 tokens."""
         if next(self.model.parameters()).device.type != "cpu":
             return torch.get_num_threads()
-        rows, length = 32, min(64, self.max_model_len)
+        rows, length = min(64, self.scheduler.cache.max_rows), min(64, self.max_model_len)
         scratch = KVCache(rows, length, GIB)
-        nothing = SamplingParams(max_tokens=1)
-        feeds = [
-            Feed(Running(Request("", np.zeros(length, np.int32), nothing), 0, 1, row=row), length - 1, length)
-            for row in range(rows)
-        ]
+        request = Request("", np.zeros(length, np.int32), SamplingParams(max_tokens=1))
+        episodes = [Running(request, 0, 1, row=row) for row in range(rows)]
+        decoding = [Feed(episode, length - 1, length) for episode in episodes]
+        reading = [Feed(episode, length // 2, length) for episode in episodes[:16]]
+
+        def work() -> None:
+            self._run(reading, np.zeros(len(reading) * (length - length // 2), np.int32), scratch)
+            for _ in range(4):
+                self._run(decoding, np.zeros(rows, np.int32), scratch)
+
         with self._prepared(), torch.inference_mode():
-            return fastest_threads(lambda: self._run(feeds, scratch))
+            return fastest_threads(work)
 
     @contextmanager
     def _prepared(self) -> Iterator[None]:
@@ -249,6 +259,7 @@ def _blocks(
             first=int(firsts[first]),
             width=int(counts[block].max()),
             longest=int((starts[block] + counts[block]).max()),
+            row=int(rows[first]) if (np.diff(rows[block]) == 1).all() else None,
         )
         first = last
 

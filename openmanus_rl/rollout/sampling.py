@@ -22,19 +22,25 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], uniform: Tensor) ->
     """
     logprobs = filtered_logprobs(logits, params)
     # Double precision: a sum over a large vocabulary must not lose the small probabilities at its end.
-    cumulative = logprobs.double().exp().cumsum(-1)
+    cumulative = logprobs.exp().cumsum(-1, dtype=torch.float64)
     target = uniform.unsqueeze(-1) * cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
     # Rounding may put the target at the very end, beyond the last token that can be drawn.
-    greedy = torch.tensor([p.temperature == 0 for p in params], device=logits.device)
-    tokens = torch.where(greedy | (tokens >= logits.shape[-1]), logprobs.argmax(-1), tokens)
+    likeliest = tokens >= logits.shape[-1]
+    if any(p.temperature == 0 for p in params):
+        likeliest |= torch.tensor([p.temperature == 0 for p in params], device=logits.device)
+    if bool(likeliest.any()):
+        tokens = torch.where(likeliest, logprobs.argmax(-1), tokens)
     return tokens, logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
 
 def filtered_logprobs(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Log-probs after temperature, top-k and top-p, normalised over what is left; -inf elsewhere."""
-    temperature = torch.tensor([p.temperature or 1.0 for p in params], device=logits.device)
-    logprobs = torch.log_softmax(logits.float() / temperature.unsqueeze(-1), -1)
+    logits = logits.float()
+    if any(p.temperature not in (0.0, 1.0) for p in params):
+        temperature = torch.tensor([p.temperature or 1.0 for p in params], device=logits.device)
+        logits = logits / temperature.unsqueeze(-1)
+    logprobs = torch.log_softmax(logits, -1)
     if all(p.top_k == -1 and p.top_p == 1.0 for p in params):
         return logprobs
     ordered, order = logprobs.sort(dim=-1, descending=True, stable=True)

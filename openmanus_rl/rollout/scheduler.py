@@ -49,8 +49,9 @@ class Running:
         prompt = self.request.prompt_ids
         if stop <= len(prompt):
             return prompt[start:stop]
-        written = np.array(self.written[max(0, start - len(prompt)) : stop - len(prompt)], np.int32)
-        return np.concatenate([prompt[start:], written]) if start < len(prompt) else written
+        if start >= len(prompt):
+            return np.array(self.written[start - len(prompt) : stop - len(prompt)], np.int32)
+        return np.concatenate([prompt[start:], np.array(self.written[: stop - len(prompt)], np.int32)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +90,32 @@ class Scheduler:
         self.clock += 1
         self._admit()
         self._make_room()
-        decode = [Feed(r, r.length - 1, r.length) for r in self.running if self._pending(r) == 1]
+        lengths = self.cache.lengths.tolist()
+        pendings = [running.length - lengths[running.row] for running in self.running]
+        decode = [Feed(r, r.length - 1, r.length) for r, n in zip(self.running, pendings, strict=True) if n == 1]
         budget = max(1, self.max_batch_tokens - len(decode))
         reads: list[Feed] = []
-        for running in self.running:
-            pending = self._pending(running)
+        for running, pending in zip(self.running, pendings, strict=True):
             if pending > 1 and budget > 0:
                 start = running.length - pending
                 reads.append(Feed(running, start, start + min(pending, budget)))
                 budget -= min(pending, budget)
         # A stretch cut down to one token is computed like one that decodes.
-        return sorted(decode + reads, key=lambda feed: feed.stop - feed.start > 1)
+        return sorted(decode + reads, key=lambda feed: (feed.stop - feed.start > 1, feed.running.row))
 
-    def fed(self, feed: Feed) -> None:
-        """The tokens of a feed are in the cache now."""
-        row, count = feed.running.row, feed.stop - feed.start
-        self.cache.tokens[row, feed.start : feed.stop] = feed.running.tokens(feed.start, feed.stop)
-        self.cache.lengths[row] = feed.stop
-        self.stats.computed += count
-        again = max(0, min(feed.stop, feed.running.computed) - feed.start)
-        self.stats.recomputed += again
-        self.stats.needed += count - again
-        feed.running.computed = max(feed.running.computed, feed.stop)
+    def fed(self, feeds: list[Feed], token_ids: NDArray[np.int32]) -> None:
+        """The feeds' tokens, which lie one after another in `token_ids`, are in the cache now."""
+        first = 0
+        for feed in feeds:
+            running, count = feed.running, feed.stop - feed.start
+            self.cache.tokens[running.row, feed.start : feed.stop] = token_ids[first : first + count]
+            first += count
+            self.cache.lengths[running.row] = feed.stop
+            if running.computed > feed.start:
+                self.stats.recomputed += min(feed.stop, running.computed) - feed.start
+            running.computed = max(running.computed, feed.stop)
+        self.stats.computed += first
+        self.stats.needed = self.stats.computed - self.stats.recomputed
 
     def finish(self, running: Running) -> None:
         """A request is done: its session keeps the row until someone needs it."""
@@ -146,9 +151,6 @@ class Scheduler:
         self.cache.clear()
 
     # --- admission --------------------------------------------------------------------------------------
-
-    def _pending(self, running: Running) -> int:
-        return running.length - int(self.cache.lengths[running.row])
 
     def _admit(self) -> None:
         self.waiting = [waiting for waiting in self.waiting if not self._place(waiting)]
