@@ -1,0 +1,198 @@
+"""`ActorRolloutRefWorker`: the policy with its optimizer, its reference, and the engine that samples from it."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from openmanus_rl.algorithms.aggregation import agg_loss
+from openmanus_rl.algorithms.kl import kl_penalty
+from openmanus_rl.algorithms.policy_loss import compute_policy_loss
+from openmanus_rl.workers.micro_batches import split_into_micro_batches, split_into_mini_batches
+from openmanus_rl.workers.optimizer import Optimizer
+from openmanus_rl.workers.packed import prepare, token_logprobs
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    import numpy as np
+    from torch import Tensor
+
+    from openmanus_rl.config.learning import ActorRolloutRefConfig
+    from openmanus_rl.data.batch import Batch
+    from openmanus_rl.rollout.local_engine import LocalEngine
+    from openmanus_rl.workers.micro_batches import MicroBatch
+
+# Metrics of which the extreme counts, not the sum over portions.
+_EXTREMES = {"ratio_max": max, "ratio_min": min}
+
+
+class ActorRolloutRefWorker:
+    """Trains the policy. `max_tokens` is the size of a packed micro-batch; the engine, if any, shares the weights."""
+
+    def __init__(
+        self,
+        model: Any,
+        config: ActorRolloutRefConfig,
+        max_tokens: int,
+        total_steps: int,
+        needs_reference: bool,
+        engine: LocalEngine | None = None,
+    ) -> None:
+        self.model, self.config, self.max_tokens, self.engine = model, config, max_tokens, engine
+        prepare(model)
+        if config.model.enable_gradient_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.device = next(model.parameters()).device
+        self.temperature = config.rollout.temperature
+        self.dtype = getattr(torch, config.model.dtype or "float32")
+        self.reference: Any = frozen_copy(model) if needs_reference else None
+        self.optimizer = Optimizer(
+            model.parameters(), config.actor.optim, total_steps, config.actor.grad_clip, self.dtype is torch.float16
+        )
+
+    # --- log-probs ----------------------------------------------------------------------------------------
+
+    def compute_log_prob(self, batch: Batch, samples: list[int] | None = None) -> Tensor:
+        """The policy's log-probs of the agent's tokens, (T,), zero elsewhere; of some samples only, if given."""
+        return self._logprobs(self.model, batch, samples)
+
+    def compute_ref_log_prob(self, batch: Batch) -> Tensor:
+        """The reference's."""
+        if self.reference is None:
+            raise RuntimeError("this worker was made without a reference")
+        return self._logprobs(self.reference, batch, None)
+
+    @torch.no_grad()
+    def _logprobs(self, model: Any, batch: Batch, samples: list[int] | None) -> Tensor:
+        model.eval()
+        column = torch.zeros(batch.n_tokens)
+        chosen = list(range(batch.n_samples)) if samples is None else samples
+        for micro in split_into_micro_batches(batch, chosen, self.max_tokens):
+            column[micro.places] = self._forward(model, micro)[0].cpu()
+        return column
+
+    def _forward(self, model: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+        with self._autocast():
+            return token_logprobs(
+                model, micro.packed, micro.targets, self.temperature, self.config.actor.logits_chunk_tokens
+            )
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.dtype is torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.dtype)
+
+    # --- the update -----------------------------------------------------------------------------------------
+
+    def update_actor(
+        self, batch: Batch, mini_batch_groups: int, rng: np.random.Generator, rollout_logprobs: Tensor | None = None
+    ) -> dict[str, float]:
+        """PPO epochs over mini-batches of whole groups; metrics are means over the optimizer steps.
+
+        `rollout_logprobs` are the engine's, where the batch's old log-probs are the trainer's own.
+        """
+        if batch.advantages is None:
+            raise ValueError("the batch has no advantages yet")
+        self.model.train()
+        steps = [
+            self._optimizer_step(batch, samples, rollout_logprobs)
+            for _ in range(self.config.actor.ppo_epochs)
+            for samples in split_into_mini_batches(batch, mini_batch_groups, rng)
+        ]
+        self.model.eval()
+        return combine(steps)
+
+    def _optimizer_step(self, batch: Batch, samples: list[int], rollout_logprobs: Tensor | None) -> dict[str, float]:
+        micros = split_into_micro_batches(batch, samples, self.max_tokens)
+        n_tokens = float(sum(len(micro.targets) for micro in micros))
+        metrics: dict[str, float] = {}
+        rate = self.optimizer.rate
+        for micro in micros:
+            loss, found = self._loss(batch, micro, n_tokens, float(len(samples)), rollout_logprobs)
+            self.optimizer.backward(loss)
+            for name, value in found.items():
+                metrics[name] = _EXTREMES.get(name, sum)((metrics[name], value)) if name in metrics else value
+        norm, taken = self.optimizer.step()
+        return {**metrics, "grad_norm": norm, "lr": rate, "skipped_steps": float(not taken)}
+
+    def _loss(
+        self, batch: Batch, micro: MicroBatch, n_tokens: float, n_sequences: float, rollout_logprobs: Tensor | None
+    ) -> tuple[Tensor, dict[str, float]]:
+        """The loss of a portion: its share of the mini-batch's loss, so that portions add up."""
+        actor = self.config.actor
+        logprobs, entropy = self._forward(self.model, micro)
+        mask = micro.mask
+        assert batch.advantages is not None
+        loss, metrics = compute_policy_loss(
+            old_log_prob=micro.spread(micro.pick(batch.old_logprobs)),
+            log_prob=micro.spread(logprobs),
+            advantages=micro.spread(micro.pick(batch.advantages)),
+            response_mask=mask,
+            clip_low=actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low,
+            clip_high=actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high,
+            clip_c=actor.clip_ratio_c,
+            loss_agg=actor.loss_agg_mode,
+            loss_mode=actor.policy_loss.loss_mode,
+            n_tokens=n_tokens,
+            n_sequences=n_sequences,
+            rollout_log_prob=None if rollout_logprobs is None else micro.spread(micro.pick(rollout_logprobs)),
+            rollout_correction="none" if rollout_logprobs is None else actor.policy_loss.rollout_correction,
+            rollout_correction_cap=actor.policy_loss.rollout_correction_cap,
+        )
+        metrics["policy_loss"] = float(loss.detach())
+        mean_entropy = entropy.sum() / n_tokens
+        metrics["entropy"] = float(mean_entropy.detach())
+        if actor.entropy_coeff:
+            loss = loss - actor.entropy_coeff * mean_entropy
+        if actor.use_kl_loss and batch.ref_logprobs is not None:
+            kl = kl_penalty(logprobs, micro.pick(batch.ref_logprobs), actor.kl_loss_type)
+            kl_loss = agg_loss(micro.spread(kl), mask, actor.loss_agg_mode, n_tokens, n_sequences)
+            metrics["kl_loss"] = float(kl_loss.detach())
+            loss = loss + actor.kl_loss_coef * kl_loss
+        metrics["loss"] = float(loss.detach())
+        return loss, metrics
+
+    # --- weights --------------------------------------------------------------------------------------------
+
+    def publish_weights(self, version: int) -> None:
+        """Tell the engine that the weights it shares have changed."""
+        if self.engine is not None:
+            self.engine.weights_changed(version)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, reference and optimizer."""
+        reference = None if self.reference is None else self.reference.state_dict()
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "reference": reference}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.reference is not None:
+            self.reference.load_state_dict(state["reference"])
+
+
+def frozen_copy(model: Any) -> Any:
+    """The same weights, never trained."""
+    reference = copy.deepcopy(model).eval()
+    for weight in reference.parameters():
+        weight.requires_grad_(False)
+    return reference
+
+
+def combine(steps: list[dict[str, float]]) -> dict[str, float]:
+    """Metrics of several optimizer steps as one: means, extremes where they are extremes, sums where they count."""
+    combined: dict[str, float] = {}
+    for name in steps[0] if steps else ():
+        values = [step[name] for step in steps if name in step]
+        if name in _EXTREMES:
+            combined[name] = _EXTREMES[name](values)
+        elif name == "skipped_steps":
+            combined[name] = sum(values)
+        else:
+            combined[name] = sum(values) / len(values)
+    return combined

@@ -1,0 +1,94 @@
+"""A batch in the portions in which it is trained: mini-batches of whole groups, micro-batches of so many tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from openmanus_rl.workers.packed import Packed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from torch import Tensor
+
+    from openmanus_rl.data.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Some samples of a batch: their tokens, and where these stand in the batch (`places`)."""
+
+    packed: Packed
+    targets: Tensor
+    """Positions, in this micro-batch, of the tokens that the agent wrote."""
+    places: Tensor
+    """The same in the batch."""
+    rows: Tensor
+    columns: Tensor
+    """Sample and position within it of each target, for losses that look at whole sequences."""
+    n_samples: int
+    width: int
+
+    def pick(self, column: Tensor) -> Tensor:
+        """A column of the batch, at the targets."""
+        return column[self.places]
+
+    def spread(self, column: Tensor) -> Tensor:
+        """A value for each target as (samples, longest), zeros elsewhere."""
+        return column.new_zeros(self.n_samples, self.width).index_put((self.rows, self.columns), column)
+
+    @property
+    def mask(self) -> Tensor:
+        """Where the targets are in the spread form."""
+        return self.spread(torch.ones(len(self.targets), device=self.targets.device)).bool()
+
+
+def split_into_mini_batches(batch: Batch, groups: int, rng: np.random.Generator) -> list[list[int]]:
+    """The samples of each mini-batch: `groups` whole groups in it, in a random order."""
+    first_row = torch.zeros(batch.n_samples, dtype=torch.long).scatter_(
+        0, batch.row_sample.flip(0), torch.arange(batch.n_rows - 1, -1, -1)
+    )
+    group_of = batch.group_index[first_row].tolist()
+    order = rng.permutation(len(batch.group_ids)).tolist()
+    members: dict[int, list[int]] = {group: [] for group in order}
+    for sample, group in enumerate(group_of):
+        members[group].append(sample)
+    portions = [order[start : start + groups] for start in range(0, len(order), groups)]
+    return [[sample for group in portion for sample in members[group]] for portion in portions]
+
+
+def split_into_micro_batches(batch: Batch, samples: Sequence[int], max_tokens: int) -> list[MicroBatch]:
+    """Samples packed up to `max_tokens` each, longest first: the portions come out even, and nothing is padded."""
+    lengths = batch.lengths.tolist()
+    order = sorted(samples, key=lambda sample: (-lengths[sample], sample))
+    count = max(1, -(-sum(lengths[sample] for sample in order) // max_tokens))
+    while True:
+        portions: list[list[int]] = [[] for _ in range(count)]
+        filled = [0] * count
+        for sample in order:
+            place = min(range(count), key=lambda k: filled[k])
+            portions[place].append(sample)
+            filled[place] += lengths[sample]
+        if max(filled) <= max_tokens or all(len(portion) <= 1 for portion in portions):
+            return [make_micro_batch(batch, sorted(portion)) for portion in portions if portion]
+        count += 1
+
+
+def make_micro_batch(batch: Batch, samples: Sequence[int]) -> MicroBatch:
+    """These samples, packed."""
+    bounds = batch.cu_seqlens.tolist()
+    places = torch.cat([torch.arange(bounds[sample], bounds[sample + 1]) for sample in samples])
+    lengths = torch.tensor([bounds[sample + 1] - bounds[sample] for sample in samples])
+    ends = torch.cumsum(lengths, 0)
+    cu_seqlens = torch.cat([torch.zeros(1, dtype=torch.long), ends])
+    targets = batch.action_mask[places].nonzero().squeeze(-1)
+    sample_of = torch.arange(len(samples)).repeat_interleave(lengths)
+    packed = Packed(batch.token_ids[places], batch.position_ids[places], cu_seqlens)
+    return MicroBatch(
+        packed=packed, targets=targets, places=places[targets], rows=sample_of[targets],
+        columns=packed.position_ids[targets], n_samples=len(samples), width=int(lengths.max()),
+    )  # fmt: skip

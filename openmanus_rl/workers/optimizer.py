@@ -1,0 +1,92 @@
+"""AdamW with its learning-rate schedule, gradient clipping, and loss scaling for float16."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from openmanus_rl.config.learning import Optim
+
+
+class Optimizer:
+    """One step: scale and clip the gradients, move the weights, set the next learning rate."""
+
+    def __init__(
+        self, parameters: Iterable[torch.nn.Parameter], optim: Optim, total_steps: int, grad_clip: float, scaled: bool
+    ) -> None:
+        self.parameters = [p for p in parameters if p.requires_grad]
+        # Norms and biases are not pulled towards zero.
+        decayed = [p for p in self.parameters if p.dim() > 1]
+        others = [p for p in self.parameters if p.dim() <= 1]
+        groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": optim.weight_decay}]
+        if others:
+            groups.append({"params": others, "weight_decay": 0.0})
+        self.optim, self.total_steps, self.grad_clip = optim, total_steps, grad_clip
+        self.adamw = torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, fused=True)
+        self.scaler = torch.amp.GradScaler(self.parameters[0].device.type, enabled=scaled)
+        self.steps = 0
+        self._set_rate()
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return self.optim.lr * schedule(self.optim, self.steps, self.total_steps)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of a portion's loss."""
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def step(self) -> tuple[float, bool]:
+        """Move the weights; the gradient norm before clipping, and whether the step was taken.
+
+        A norm that is not finite moves nothing: one bad batch must not ruin the weights.
+        """
+        self.scaler.unscale_(self.adamw)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.grad_clip))
+        taken = math.isfinite(norm)
+        if taken or self.scaler.is_enabled():
+            self.scaler.step(self.adamw)
+        self.scaler.update()
+        self.adamw.zero_grad(set_to_none=True)
+        if taken:
+            self.steps += 1
+            self._set_rate()
+        return norm, taken
+
+    def _set_rate(self) -> None:
+        for group in self.adamw.param_groups:
+            group["lr"] = self.rate
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed run needs."""
+        return {"adamw": self.adamw.state_dict(), "scaler": self.scaler.state_dict(), "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.adamw.load_state_dict(state["adamw"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.steps = int(state["steps"])
+        self._set_rate()
+
+
+def schedule(optim: Optim, step: int, total_steps: int) -> float:
+    """The learning rate of step `step` (from 0) as a share of `lr`: a linear warm-up, then constant, linear or cosine.
+
+    >>> from openmanus_rl.config.learning import Optim
+    >>> optim = Optim(lr_warmup_steps=2, warmup_style="linear", min_lr_ratio=0.0)
+    >>> [round(schedule(optim, step, 6), 2) for step in range(7)]
+    [0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
+    """
+    warmup = optim.lr_warmup_steps
+    if step < warmup:
+        return (step + 1) / warmup
+    if optim.warmup_style == "constant":
+        return 1.0
+    gone = min(1.0, (step - warmup) / max(1, total_steps - warmup))
+    left = 1.0 - gone if optim.warmup_style == "linear" else 0.5 * (1.0 + math.cos(math.pi * gone))
+    return optim.min_lr_ratio + (1.0 - optim.min_lr_ratio) * left

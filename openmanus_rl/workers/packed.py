@@ -1,0 +1,141 @@
+"""Sequences end to end, without padding, through a causal language model; log-probs only where the agent wrote.
+
+Attention stays within each sequence. Hidden states are computed for all tokens, logits for the asked ones only, so
+memory does not grow with vocabulary times sequence length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from openmanus_rl.algorithms.entropy import entropy_from_logits
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+IMPLEMENTATION = "openmanus_rl_packed"
+# Settings of models that change logits after the last layer; such models are asked for logits as a whole.
+LOGIT_CHANGES = ("logit_scale", "final_logit_softcapping", "logits_scaling", "output_multiplier_scale")
+# Logits of this many bytes are kept for the backward pass; beyond it they are computed again, chunk by chunk.
+KEPT_LOGITS = 2**28
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Sequences end to end: sequence i is tokens cu_seqlens[i] up to cu_seqlens[i + 1]."""
+
+    token_ids: Tensor
+    position_ids: Tensor
+    cu_seqlens: Tensor
+
+
+def hidden_states(model: Any, packed: Packed) -> Tensor:
+    """(T, width): the last hidden state of every token."""
+    inner = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
+    hidden: Tensor = inner(**_inputs(packed)).last_hidden_state[0]
+    return hidden
+
+
+def prepare(model: Any) -> None:
+    """Let a model attend within packed sequences; without any it attends as it always did."""
+    model.config._attn_implementation = IMPLEMENTATION
+
+
+def _inputs(packed: Packed) -> dict[str, Any]:
+    # What is not an argument of the model is handed down to its attention.
+    return {
+        "input_ids": packed.token_ids.unsqueeze(0),
+        "position_ids": packed.position_ids.unsqueeze(0),
+        "use_cache": False,
+        "bounds": packed.cu_seqlens.tolist(),
+    }
+
+
+def token_logprobs(
+    model: Any, packed: Packed, targets: Tensor, temperature: float = 1.0, chunk_tokens: int = 1024
+) -> tuple[Tensor, Tensor]:
+    """Log-prob of the tokens at the positions `targets`, and the entropy of what they were drawn from; each (targets,).
+
+    Log-probs are at the temperature of sampling, so that they agree with the engine's. The entropy carries a gradient.
+    """
+    if any(getattr(model.config, name, None) not in (None, 1.0) for name in LOGIT_CHANGES):
+        return _from_logits(_whole_logits(model, packed, targets), packed.token_ids[targets], temperature)
+    hidden = hidden_states(model, packed)[targets - 1]
+    head = model.get_output_embeddings()
+    wanted = packed.token_ids[targets]
+    if not torch.is_grad_enabled() or len(targets) * head.weight.shape[0] * 4 <= KEPT_LOGITS:
+        parts = [
+            _chunk(part, head, tokens, temperature)
+            for part, tokens in zip(torch.split(hidden, chunk_tokens), torch.split(wanted, chunk_tokens), strict=True)
+        ]
+    else:
+        parts = [
+            checkpoint(_chunk, part, head, tokens, temperature, use_reentrant=False)
+            for part, tokens in zip(torch.split(hidden, chunk_tokens), torch.split(wanted, chunk_tokens), strict=True)
+        ]
+    return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+
+def _chunk(hidden: Tensor, head: Any, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    return _from_logits(head(hidden), tokens, temperature)
+
+
+def _from_logits(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    logits = logits.float()
+    if temperature != 1.0:
+        logits = logits / temperature
+    picked = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    return picked - torch.logsumexp(logits, -1), entropy_from_logits(logits)
+
+
+def _whole_logits(model: Any, packed: Packed, targets: Tensor) -> Tensor:
+    logits: Tensor = model(**_inputs(packed), logits_to_keep=targets - 1).logits[0]
+    return logits
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    bounds: list[int] | None = None,
+    **more: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention, within each sequence if `bounds` says where they are."""
+    del module, attention_mask
+    asked = [name for name in ("softcap", "s_aux", "position_bias") if more.get(name) is not None]
+    if asked:
+        raise NotImplementedError(f"packed training does not implement attention with {', '.join(asked)}")
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    if bounds is None:
+        return _causal(query, key, value, scaling, sliding_window).transpose(1, 2), None
+    sizes = [end - start for start, end in pairwise(bounds)]
+    parts = [
+        _causal(q, k, v, scaling, sliding_window)
+        for q, k, v in zip(*(torch.split(states, sizes, 2) for states in (query, key, value)), strict=True)
+    ]
+    return torch.cat(parts, 2).transpose(1, 2), None
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None) -> Tensor:
+    length = query.shape[2]
+    if window is None or length <= window:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
+    place = torch.arange(length, device=query.device)
+    seen = (place <= place[:, None]) & (place > place[:, None] - window)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scaling)
+
+
+ALL_ATTENTION_FUNCTIONS.register(IMPLEMENTATION, packed_attention)

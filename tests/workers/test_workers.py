@@ -1,0 +1,265 @@
+"""Packed training against the obvious: padded rows one by one, plain autograd, hand-set numbers."""
+
+import copy
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from openmanus_rl.config.learning import ActorConfig, ActorRolloutRefConfig, CriticConfig, CriticOptim, Optim
+from openmanus_rl.data.batch import Batch
+from openmanus_rl.data.sample import Sample
+from openmanus_rl.workers.actor import ActorRolloutRefWorker, combine
+from openmanus_rl.workers.critic import CriticWorker
+from openmanus_rl.workers.micro_batches import split_into_micro_batches, split_into_mini_batches
+from openmanus_rl.workers.optimizer import Optimizer
+from openmanus_rl.workers.packed import Packed, prepare, token_logprobs
+from tests.rollout.models import make_model
+
+KINDS = ("qwen2", "llama", "gpt2", "mistral")
+
+
+def make_batch(samples: int = 6, groups: int = 3, seed: int = 0) -> Batch:
+    rng = np.random.default_rng(seed)
+    made = []
+    for k in range(samples):
+        length = int(rng.integers(6, 30))
+        mask = rng.random(length) < 0.5
+        mask[0], mask[-1] = False, True
+        made.append(
+            Sample(
+                group_id=f"g{k % groups}", traj_id=f"t{k}", token_ids=rng.integers(3, 300, length), action_mask=mask,
+                turn_index=np.zeros(length, np.int32), old_logprobs=np.where(mask, -rng.random(length), 0),
+                turns=(0,), anchors=(None,), step_rewards=[0.0], weights_versions=(0,),
+            )
+        )  # fmt: skip
+    batch = Batch.from_samples(made)
+    on = batch.action_mask.float()
+    generator = torch.Generator().manual_seed(seed)
+    return batch.with_columns(
+        advantages=torch.randn(batch.n_tokens, generator=generator) * on,
+        returns=torch.randn(batch.n_tokens, generator=generator) * on,
+        values=torch.zeros(batch.n_tokens),
+    )
+
+
+def plain_logprobs(model: Any, batch: Batch, temperature: float = 1.0) -> torch.Tensor:
+    """Sample by sample, as transformers computes it."""
+    column = torch.zeros(batch.n_tokens)
+    bounds = batch.cu_seqlens.tolist()
+    for start, end in pairwise(bounds):
+        ids = batch.token_ids[start:end]
+        logits = model(ids.unsqueeze(0)).logits[0].float() / temperature
+        found = torch.log_softmax(logits[:-1], -1).gather(-1, ids[1:, None]).squeeze(-1)
+        column[start + 1 : end] = found.detach()
+    return column * batch.action_mask
+
+
+def settings(**actor: Any) -> ActorRolloutRefConfig:
+    return ActorRolloutRefConfig(actor=ActorConfig(**{"use_kl_loss": False, "optim": Optim(lr=1e-2), **actor}))
+
+
+def worker(kind: str = "qwen2", max_tokens: int = 1000, reference: bool = False, **actor: Any) -> ActorRolloutRefWorker:
+    return ActorRolloutRefWorker(make_model(kind), settings(**actor), max_tokens, 10, reference)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("max_tokens", [1000, 40])
+def test_packed_log_probs_are_those_of_each_sequence_alone(kind: str, max_tokens: int) -> None:
+    batch = make_batch()
+    expected = plain_logprobs(make_model(kind), batch)
+    assert torch.allclose(worker(kind, max_tokens).compute_log_prob(batch), expected, atol=1e-5)
+
+
+def test_log_probs_are_at_the_temperature_of_sampling() -> None:
+    batch, model = make_batch(), make_model()
+    prepare(model)
+    packed = Packed(batch.token_ids, batch.position_ids, batch.cu_seqlens)
+    targets = batch.action_mask.nonzero().squeeze(-1)
+    found, entropy = token_logprobs(model, packed, targets, temperature=0.5, chunk_tokens=7)
+    assert torch.allclose(found, plain_logprobs(make_model(), batch, 0.5)[targets], atol=1e-5)
+    assert (entropy > 0).all()
+
+
+def test_chunked_and_recomputed_logits_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = make_batch()
+    gradients = []
+    for kept in (2**28, 0):
+        monkeypatch.setattr("openmanus_rl.workers.packed.KEPT_LOGITS", kept)
+        model = make_model()
+        prepare(model)
+        packed = Packed(batch.token_ids, batch.position_ids, batch.cu_seqlens)
+        targets = batch.action_mask.nonzero().squeeze(-1)
+        logprobs, entropy = token_logprobs(model, packed, targets, chunk_tokens=5)
+        (logprobs.sum() + entropy.sum()).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    assert torch.allclose(gradients[0], gradients[1], atol=1e-5)
+
+
+def plain_descent(actor: Any) -> None:
+    """Weights then differ as gradients do; AdamW makes a step of full size out of the rounding of a zero."""
+    actor.optimizer.adamw = torch.optim.SGD(actor.optimizer.parameters, lr=1.0)
+
+
+def weights(model: Any) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("agg", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"])
+@pytest.mark.parametrize("kl", [False, True])
+def test_micro_batches_add_up_to_the_mini_batch(agg: str, kl: bool) -> None:
+    after = []
+    for max_tokens in (10_000, 45, 1):
+        actor = worker(max_tokens=max_tokens, reference=kl, loss_agg_mode=agg, use_kl_loss=kl, kl_loss_coef=0.5,
+                       entropy_coeff=0.1)  # fmt: skip
+        plain_descent(actor)
+        batch = make_batch()
+        if kl:
+            batch = batch.with_columns(ref_logprobs=batch.old_logprobs * 0.5)
+        metrics = actor.update_actor(batch, 3, np.random.default_rng(0))
+        after.append((weights(actor.model), metrics))
+    for other, metrics in after[1:]:
+        assert torch.allclose(after[0][0], other, atol=1e-6)
+        for name, value in after[0][1].items():
+            assert metrics[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+
+
+def test_gradient_checkpointing_changes_nothing() -> None:
+    plain, checkpointed = worker(), None
+    config = settings()
+    config = config.model_copy(
+        update={"model": config.model.model_copy(update={"enable_gradient_checkpointing": True})}
+    )
+    checkpointed = ActorRolloutRefWorker(make_model(), config, 1000, 10, False)
+    for actor in (plain, checkpointed):
+        actor.update_actor(make_batch(), 3, np.random.default_rng(0))
+    assert torch.allclose(weights(plain.model), weights(checkpointed.model), atol=1e-6)
+
+
+def test_the_update_moves_log_probs_the_way_of_the_advantages() -> None:
+    batch = make_batch()
+    actor = worker(optim=Optim(lr=1e-3))
+    before = actor.compute_log_prob(batch)
+    batch = batch.with_columns(old_logprobs=before)
+    for _ in range(5):
+        actor.update_actor(batch, 3, np.random.default_rng(0))
+    moved = actor.compute_log_prob(batch) - before
+    assert batch.advantages is not None
+    assert float((moved * batch.advantages).sum()) > 0
+
+
+def test_tokens_the_agent_did_not_write_have_no_gradient_of_their_own() -> None:
+    """Another prompt token at the very end of what is read, which no action depends on, changes nothing."""
+    batch = make_batch(samples=1, groups=1)
+    last = int(batch.action_mask.nonzero()[-1])
+    assert last == batch.n_tokens - 1
+    actor = worker()
+    metrics = actor.update_actor(
+        batch.with_columns(advantages=torch.zeros(batch.n_tokens)), 1, np.random.default_rng(0)
+    )
+    assert metrics["policy_loss"] == 0.0
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing() -> None:
+    actor = worker()
+    batch = make_batch()
+    before = weights(actor.model).clone()
+    assert batch.advantages is not None
+    batch.advantages[int(batch.action_mask.nonzero()[0])] = float("inf")
+    metrics = actor.update_actor(batch, 3, np.random.default_rng(0))
+    assert metrics["skipped_steps"] == 1
+    assert torch.equal(weights(actor.model), before)
+    assert actor.optimizer.steps == 0
+
+
+def test_a_resumed_worker_goes_on_bit_for_bit() -> None:
+    straight = worker(reference=True)
+    batch = make_batch()
+    for _ in range(2):
+        straight.update_actor(batch, 2, np.random.default_rng(1))
+    resumed = worker(reference=True)
+    resumed.load_state_dict(copy.deepcopy(straight.state_dict()))
+    for actor in (straight, resumed):
+        actor.update_actor(batch, 2, np.random.default_rng(2))
+    assert torch.equal(weights(straight.model), weights(resumed.model))
+    assert torch.equal(weights(straight.reference), weights(resumed.reference))
+
+
+def test_the_reference_does_not_move() -> None:
+    actor = worker(reference=True)
+    batch = make_batch()
+    first = actor.compute_ref_log_prob(batch)
+    assert torch.equal(first, actor.compute_log_prob(batch))
+    actor.update_actor(batch, 3, np.random.default_rng(0))
+    assert torch.equal(actor.compute_ref_log_prob(batch), first)
+    assert not torch.equal(actor.compute_log_prob(batch), first)
+
+
+# --- the critic ---------------------------------------------------------------------------------------------
+
+
+def test_a_new_critic_expects_nothing_and_then_learns() -> None:
+    batch = make_batch()
+    critic = CriticWorker(make_model(), CriticConfig(optim=CriticOptim(lr=1e-2), cliprange_value=None), 1, 50, 100)
+    assert not critic.compute_values(batch).any()
+    losses = [critic.update_critic(batch, 3, np.random.default_rng(0))["value_loss"] for _ in range(30)]
+    assert losses[-1] < 0.3 * losses[0]
+    assert not critic.compute_values(batch)[~batch.action_mask].any()
+
+
+def test_critic_micro_batches_add_up() -> None:
+    after = []
+    for max_tokens in (10_000, 45):
+        critic = CriticWorker(make_model(), CriticConfig(optim=CriticOptim(lr=1e-2)), 2, max_tokens, 100)
+        plain_descent(critic)
+        critic.update_critic(make_batch(), 2, np.random.default_rng(0))
+        after.append(weights(critic.model))
+    assert torch.allclose(after[0], after[1], atol=1e-6)
+
+
+# --- portions -------------------------------------------------------------------------------------------------
+
+
+def test_mini_batches_hold_whole_groups_once() -> None:
+    batch = make_batch(samples=12, groups=4)
+    portions = split_into_mini_batches(batch, 2, np.random.default_rng(0))
+    assert sorted(sample for portion in portions for sample in portion) == list(range(12))
+    for portion in portions:
+        assert len({sample % 4 for sample in portion}) == 2
+    other = split_into_mini_batches(batch, 2, np.random.default_rng(1))
+    assert portions != other
+
+
+@pytest.mark.parametrize("max_tokens", [1, 40, 100, 10_000])
+def test_micro_batches_keep_to_their_size_and_lose_nothing(max_tokens: int) -> None:
+    batch = make_batch(samples=20)
+    micros = split_into_micro_batches(batch, range(20), max_tokens)
+    assert (
+        torch.cat([micro.places for micro in micros]).sort()[0].tolist()
+        == batch.action_mask.nonzero().flatten().tolist()
+    )
+    for micro in micros:
+        size = len(micro.packed.token_ids)
+        assert size <= max_tokens or micro.n_samples == 1
+        assert torch.equal(micro.packed.token_ids[micro.targets], batch.token_ids[micro.places])
+        assert int(micro.mask.sum()) == len(micro.targets)
+
+
+def test_metrics_of_several_steps() -> None:
+    steps = [{"loss": 1.0, "ratio_max": 2.0, "ratio_min": 0.5, "skipped_steps": 0.0},
+             {"loss": 3.0, "ratio_max": 1.0, "ratio_min": 0.9, "skipped_steps": 1.0}]  # fmt: skip
+    assert combine(steps) == {"loss": 2.0, "ratio_max": 2.0, "ratio_min": 0.5, "skipped_steps": 1.0}
+
+
+def test_norms_and_biases_do_not_decay() -> None:
+    model = make_model()
+    optimizer = Optimizer(model.parameters(), Optim(lr=0.1, weight_decay=0.5), 10, 1.0, scaled=False)
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    norm = model.model.norm.weight.detach().clone()
+    embedding = model.model.embed_tokens.weight.detach().clone()
+    optimizer.step()
+    assert torch.equal(model.model.norm.weight, norm)
+    assert torch.allclose(model.model.embed_tokens.weight, embedding * 0.95)
