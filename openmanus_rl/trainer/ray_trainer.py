@@ -1,0 +1,222 @@
+"""`RayPPOTrainer`: the training loop, one line a stage. Without Ray it drives the same workers in this process."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from openmanus_rl.agent.configured import make_sampling
+from openmanus_rl.agent.openmanus_agent import Episode
+from openmanus_rl.algorithms.kl import make_kl_controller
+from openmanus_rl.trainer import stages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch import Tensor
+
+    from openmanus_rl.agent.openmanus_agent import OpenManusAgent
+    from openmanus_rl.algorithms.kl import AdaptiveKLController, FixedKLController
+    from openmanus_rl.config.schema import Config
+    from openmanus_rl.data.batch import Batch
+    from openmanus_rl.data.trajectory import Trajectory
+    from openmanus_rl.rewards import RewardComposer
+    from openmanus_rl.trainer.local_group import LocalWorkerGroup
+
+# Below this mean and largest difference the engine's log-probs are the trainer's, and are not computed again.
+SAME_MEAN, SAME_LARGEST = 1e-4, 1e-2
+# Beyond this mean difference something is broken: other weights, other tokens, other temperature.
+BROKEN_MEAN = 0.1
+
+
+class LogProbGapError(Exception):
+    """Engine and trainer disagree about the tokens that the engine sampled."""
+
+
+@dataclass(slots=True)
+class RayPPOTrainer:
+    """Collect, reward, compare, update, validate, save; repeat.
+
+    `tasks` lists the tasks of a split. `report` is given the metrics of every step; `save` is called when a checkpoint
+    is due, `keep` with every step's trajectories.
+    """
+
+    config: Config
+    group: LocalWorkerGroup
+    agent: OpenManusAgent
+    composer: RewardComposer
+    tasks: Callable[[str], Sequence[str]]
+    report: Callable[[int, dict[str, float]], None]
+    save: Callable[[int, dict[str, float]], None]
+    keep: Callable[[int, Sequence[Trajectory]], None] | None = None
+    should_stop: Callable[[], bool] = field(default=lambda: False)
+    step: int = 0
+    kl_control: FixedKLController | AdaptiveKLController = field(init=False)
+
+    def __post_init__(self) -> None:
+        control = self.config.algorithm.kl_ctrl
+        self.kl_control = make_kl_controller(control.type, control.kl_coef, control.target_kl, control.horizon)
+
+    def fit(self) -> None:
+        """Train to the last step, or until asked to stop."""
+        trainer = self.config.trainer
+        assert trainer.total_training_steps is not None
+        if self.step == 0 and trainer.val_before_train:
+            self.report(0, self.validate())
+        while self.step < trainer.total_training_steps and not self.should_stop():
+            self.step += 1
+            metrics = self.train_step()
+            last = self.step == trainer.total_training_steps
+            if _due(self.step, trainer.test_freq) or (last and trainer.test_freq > 0):
+                metrics |= self.validate()
+            self.report(self.step, metrics)
+            if _due(self.step, trainer.save_freq) or (last and trainer.save_freq > 0):
+                self.save(self.step, metrics)
+
+    def train_step(self) -> dict[str, float]:
+        """One step, stage by stage."""
+        metrics: dict[str, float] = {}
+        clock = _Clock(metrics)
+        with clock("collect"):
+            trajectories = self.collect(metrics)
+        if not trajectories:
+            metrics["skipped/empty_batch"] = 1.0
+            return metrics
+        batch = stages.make_batch(trajectories, self.config.algorithm, self.config.actor_rollout_ref.actor)
+        metrics["tokens"], metrics["action_tokens"] = float(batch.n_tokens), float(batch.action_mask.sum())
+        with clock("old_log_prob"):
+            batch, rollout_logprobs = self.old_log_probs(batch, metrics)
+        with clock("ref_log_prob"):
+            batch = _with(batch, ref_logprobs=self.group.compute_ref_log_prob(batch))
+        with clock("values"):
+            batch = _with(batch, values=self.group.compute_values(batch))
+        with clock("advantages"):
+            batch = self.kl_in_reward(batch, metrics)
+            batch = stages.compute_advantages(batch, self.config.algorithm)
+            metrics |= stages.advantage_metrics(batch)
+        seed = (self.config.trainer.seed, self.step)
+        with clock("update_critic"):
+            metrics |= _named("critic", self.group.update_critic(batch, seed))
+        with clock("update_actor"):
+            metrics |= _named("actor", self.group.update_actor(batch, seed, rollout_logprobs))
+        with clock("publish"):
+            self.group.publish_weights(self.step)
+        return metrics | clock.rates(batch)
+
+    # --- stages -------------------------------------------------------------------------------------------
+
+    def collect(self, metrics: dict[str, float]) -> list[Trajectory]:
+        """Play the step's episodes and score them; groups without spread are replaced if the config says so."""
+        config, filtering = self.config, self.config.algorithm.filter_groups
+        rollout = config.actor_rollout_ref.rollout
+        sampling = make_sampling(
+            self.agent, config.data.max_response_length, rollout.temperature, rollout.top_p, rollout.top_k
+        )
+        kept: list[Trajectory] = []
+        every: list[Trajectory] = []
+        wanted = config.data.train_batch_size
+        for round_ in range(filtering.max_num_gen_batches if filtering.enable else 1):
+            missing = wanted - len({t.group_id for t in kept})
+            if missing <= 0:
+                break
+            episodes = stages.plan_episodes(
+                self.tasks("train"), self.step, wanted if round_ == 0 else missing, config.env.rollout.n,
+                config.trainer.seed, round_ * wanted,
+            )  # fmt: skip
+            played = self.agent.run_llm_loop(episodes, sampling)
+            stages.check_failures(played, config.trainer.max_failure_rate)
+            played = stages.compose_rewards(played, self.composer)
+            every += played
+            useful = stages.usable(played)
+            kept += stages.without_zero_spread(useful) if filtering.enable else useful
+        metrics |= stages.rollout_metrics(every)
+        if self.keep is not None:
+            self.keep(self.step, every)
+        return kept
+
+    def old_log_probs(self, batch: Batch, metrics: dict[str, float]) -> tuple[Batch, Tensor | None]:
+        """The log-probs that ratios compare with: the engine's, where the trainer finds the same on a probe of them.
+
+        The engine shares weights and precision with the trainer, so the probe is usually all that is computed.
+        """
+        probe = list(range(0, batch.n_samples, max(1, batch.n_samples // 4)))[:4]
+        computed = self.group.compute_log_prob(batch, probe)
+        on = computed != 0
+        gap = stages.Gap.between(batch.old_logprobs[on], computed[on])
+        metrics |= {"gap/mean": gap.mean, "gap/max": gap.largest, "gap/kl": gap.kl}
+        if gap.mean > BROKEN_MEAN:
+            raise LogProbGapError(
+                f"step {self.step}: the engine's log-probs are {gap.mean:.3f} away from the trainer's on average "
+                f"(largest {gap.largest:.3f}): it samples from other weights or at another temperature"
+            )
+        correction = self.config.actor_rollout_ref.actor.policy_loss.rollout_correction
+        skip = gap.mean < SAME_MEAN and gap.largest < SAME_LARGEST and correction == "none"
+        metrics["gap/old_log_prob_skipped"] = float(skip)
+        if skip:
+            return batch, None
+        engine = batch.old_logprobs
+        return batch.with_columns(old_logprobs=self.group.compute_log_prob(batch)), engine
+
+    def kl_in_reward(self, batch: Batch, metrics: dict[str, float]) -> Batch:
+        """Take the KL to the reference off the rewards, if the config says so."""
+        if not self.config.algorithm.use_kl_in_reward:
+            return batch
+        batch, kl = stages.kl_in_reward(batch, self.kl_control.value, self.config.algorithm)
+        metrics |= {"kl_in_reward": kl, "kl_coefficient": self.kl_control.value}
+        self.kl_control.update(kl, batch.n_samples)
+        return batch
+
+    def validate(self) -> dict[str, float]:
+        """Play the first tasks of both validation splits, greedily unless the config says otherwise."""
+        config, seed = self.config, self.config.trainer.seed
+        chosen = config.actor_rollout_ref.rollout.val_kwargs
+        sampling = make_sampling(
+            self.agent, config.data.max_response_length, chosen.temperature, chosen.top_p, chosen.top_k
+        )
+        metrics: dict[str, float] = {}
+        start = time.perf_counter()
+        for number, split in enumerate(("valid_seen", "valid_unseen")):
+            tasks = self.tasks(split)[: config.data.val_batch_size]
+            episodes = [
+                Episode(task, f"{split}-{k}", f"{split}-{k}", split, seed, (seed, -1, number, k))
+                for k, task in enumerate(tasks)
+            ]
+            played = stages.compose_rewards(self.agent.run_llm_loop(episodes, sampling), self.composer)
+            metrics |= _named(f"val/{split}", stages.rollout_metrics(played))
+        metrics["time/validate"] = time.perf_counter() - start
+        return metrics
+
+
+def _due(step: int, frequency: int) -> bool:
+    return frequency > 0 and step % frequency == 0
+
+
+def _named(prefix: str, metrics: dict[str, float]) -> dict[str, float]:
+    return {f"{prefix}/{name}": value for name, value in metrics.items()}
+
+
+def _with(batch: Batch, **columns: Tensor | None) -> Batch:
+    return batch.with_columns(**{name: column for name, column in columns.items() if column is not None})
+
+
+class _Clock:
+    """Seconds of each stage, into the metrics."""
+
+    def __init__(self, metrics: dict[str, float]) -> None:
+        self.metrics = metrics
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.metrics[f"time/{stage}"] = time.perf_counter() - start
+
+    def rates(self, batch: Batch) -> dict[str, float]:
+        """Tokens a second, of collecting and of training."""
+        training = sum(seconds for name, seconds in self.metrics.items() if name.startswith("time/update"))
+        return {
+            "tokens_per_second/rollout": batch.n_tokens / max(self.metrics["time/collect"], 1e-9),
+            "tokens_per_second/train": batch.n_tokens / max(training, 1e-9),
+        }

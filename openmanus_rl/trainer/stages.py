@@ -1,0 +1,224 @@
+"""The stages of a training step between collecting and updating, each a function with a name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from openmanus_rl.agent.openmanus_agent import Episode
+from openmanus_rl.algorithms.kl import kl_penalty
+from openmanus_rl.algorithms.registry import ADVANTAGE_ESTIMATORS, AdvantageInputs, AdvantageOptions
+from openmanus_rl.algorithms.value_loss import explained_variance
+from openmanus_rl.data.assemble import assemble
+from openmanus_rl.data.batch import Batch
+from openmanus_rl.data.trajectory import StopReason, Trajectory, group_trajectories
+from openmanus_rl.rewards.allocation import allocate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from openmanus_rl.config.learning import ActorConfig, AlgorithmConfig
+    from openmanus_rl.data.sample import Sample
+    from openmanus_rl.rewards import RewardComposer
+
+
+class TooManyFailuresError(Exception):
+    """So many episodes failed that the step would learn from an outage."""
+
+
+def plan_episodes(
+    tasks: Sequence[str], step: int, groups: int, group_size: int, seed: int, first_group: int = 0
+) -> list[Episode]:
+    """The episodes of a step: `groups` tasks, each played `group_size` times.
+
+    Tasks come in a random order, every one once before any comes again; step and seed alone decide which, so that a
+    resumed run goes on where it was. `first_group` counts on for groups that are collected in place of others.
+    """
+    episodes = []
+    for group in range(first_group, first_group + groups):
+        epoch, place = divmod((step - 1) * groups + group if not first_group else _extra(step, group), len(tasks))
+        order = np.random.default_rng((seed, epoch, 1)).permutation(len(tasks))
+        task = tasks[int(order[place])]
+        name = f"{step}-{group}"
+        episodes += [
+            Episode(task, name, f"{name}-{k}", "train", seed, (seed, step, group, k)) for k in range(group_size)
+        ]
+    return episodes
+
+
+def _extra(step: int, group: int) -> int:
+    """Tasks for groups in place of filtered ones are taken from far ahead, so that the others' order stays."""
+    return 10**9 + step * 10**4 + group
+
+
+def check_failures(trajectories: Sequence[Trajectory], limit: float) -> None:
+    """Stop the run when too many episodes failed, with the reasons."""
+    failed = [t for t in trajectories if t.stop_reason.is_failure]
+    if len(failed) > limit * len(trajectories):
+        reasons = Counter(f"{t.stop_reason}: {t.error}" for t in failed).most_common(3)
+        told = "; ".join(f"{count} x {reason}" for reason, count in reasons)
+        raise TooManyFailuresError(
+            f"{len(failed)} of {len(trajectories)} episodes failed, more than trainer.max_failure_rate={limit}: {told}"
+        )
+
+
+def compose_rewards(trajectories: Sequence[Trajectory], composer: RewardComposer) -> list[Trajectory]:
+    """Every usable trajectory with its score and where it comes from."""
+    scored: list[Trajectory] = []
+    for group in group_trajectories(list(trajectories)):
+        for trajectory in group.trajectories:
+            if trajectory.stop_reason.is_failure:
+                scored.append(trajectory)
+                continue
+            score, breakdown = composer.compute_total_reward(trajectory, group=group)
+            scored.append(replace(trajectory, score=score, reward_breakdown=breakdown))
+    return scored
+
+
+def usable(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Those that are learned from: the machinery did not fail, and the agent wrote something."""
+    return [t for t in trajectories if not t.stop_reason.is_failure and any(len(u.response_ids) for u in t.turns)]
+
+
+def without_zero_spread(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Without the groups whose episodes all scored the same."""
+    groups = group_trajectories(list(trajectories))
+    return [t for group in groups if not group.has_zero_spread for t in group.trajectories]
+
+
+def make_batch(trajectories: Sequence[Trajectory], algorithm: AlgorithmConfig, actor: ActorConfig) -> Batch:
+    """Samples with their rewards on the agent's tokens, packed."""
+    samples: list[Sample] = []
+    for trajectory in trajectories:
+        made = assemble(trajectory)
+        allocated = allocate(
+            made, trajectory.score, algorithm.reward_allocation, algorithm.gamma, algorithm.reward_allocation_normalize
+        )
+        if actor.use_invalid_action_penalty:
+            allocated = [_penalised(sample, trajectory, actor.invalid_action_penalty_coef) for sample in allocated]
+        samples += allocated
+    return Batch.from_samples(samples)
+
+
+def _penalised(sample: Sample, trajectory: Trajectory, penalty: float) -> Sample:
+    """Take the penalty off the last token of each turn whose action was invalid, and off that step's reward."""
+    assert sample.token_rewards is not None
+    rewards, steps = sample.token_rewards.copy(), sample.step_rewards.copy()
+    for place, turn in enumerate(sample.turns):
+        if trajectory.turns[turn].action_valid:
+            continue
+        written = np.flatnonzero(sample.action_mask & (sample.turn_index == turn))
+        rewards[written[-1]] -= penalty
+        steps[place] -= penalty
+    return replace(sample, token_rewards=rewards, step_rewards=steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """How far the engine's log-probs are from the trainer's."""
+
+    mean: float
+    largest: float
+    kl: float
+
+    @classmethod
+    def between(cls, engine: Tensor, trainer: Tensor) -> Gap:
+        """Of the same tokens."""
+        difference = trainer - engine
+        return cls(
+            float(difference.abs().mean()),
+            float(difference.abs().max()),
+            float(kl_penalty(engine, trainer, "low_var_kl").mean()),
+        )
+
+
+def kl_in_reward(batch: Batch, coefficient: float, algorithm: AlgorithmConfig) -> tuple[Batch, float]:
+    """Token rewards less the KL to the reference, and the KL per token."""
+    assert batch.token_rewards is not None
+    assert batch.ref_logprobs is not None
+    kl = kl_penalty(batch.old_logprobs, batch.ref_logprobs, algorithm.kl_penalty) * batch.action_mask
+    mean = float(kl.sum() / batch.action_mask.sum())
+    return batch.with_columns(token_rewards=batch.token_rewards - coefficient * kl), mean
+
+
+def compute_advantages(batch: Batch, algorithm: AlgorithmConfig) -> Batch:
+    """Advantages and returns by the estimator of the config."""
+    assert batch.token_rewards is not None
+    first_row = torch.full((batch.n_samples,), batch.n_rows, dtype=torch.long)
+    first_row.scatter_reduce_(0, batch.row_sample, torch.arange(batch.n_rows), "amin")
+    inputs = AdvantageInputs(
+        token_level_rewards=batch.pad(batch.token_rewards),
+        response_mask=batch.pad(batch.action_mask),
+        index=batch.group_index[first_row],
+        traj_index=batch.traj_index[first_row],
+        token_row=batch.pad(batch.token_row.clamp(min=0)),
+        row_index=batch.group_index,
+        row_traj_index=batch.traj_index,
+        row_anchors=batch.anchors,
+        row_step_rewards=batch.step_rewards,
+        values=None if batch.values is None else batch.pad(batch.values),
+    )
+    options = AdvantageOptions(
+        gamma=algorithm.gamma,
+        lam=algorithm.lam,
+        whiten=algorithm.whiten_advantages,
+        norm_by_std=algorithm.norm_adv_by_std_in_grpo,
+        step_advantage_w=algorithm.gigpo.step_advantage_w,
+        gigpo_mode=algorithm.gigpo.mode,
+        similarity_threshold=algorithm.gigpo.similarity_threshold,
+        per_trajectory=algorithm.gigpo.per_trajectory,
+    )
+    advantages, returns = ADVANTAGE_ESTIMATORS[algorithm.adv_estimator].compute(inputs, options)
+    mask = batch.action_mask
+    return batch.with_columns(
+        advantages=batch.unpad(advantages).float() * mask, returns=batch.unpad(returns).float() * mask
+    )
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """What happened in the episodes of a step."""
+    played = [t for t in trajectories if not t.stop_reason.is_failure]
+    metrics = {
+        f"stop/{reason}": sum(t.stop_reason is reason for t in trajectories) / len(trajectories)
+        for reason in StopReason
+    }
+    if not played:
+        return metrics
+    turns = [turn for t in played for turn in t.turns]
+    groups = group_trajectories(played)
+    metrics |= {
+        "success": fmean(t.won for t in played),
+        "score": fmean(float(t.turns[-1].info.get("score", 0.0)) for t in played),  # type: ignore[arg-type]
+        "reward": fmean(t.score for t in played),
+        "episode_steps": fmean(len(t.turns) for t in played),
+        "invalid_actions": fmean(not turn.action_valid for turn in turns),
+        "response_tokens": fmean(len(turn.response_ids) for turn in turns),
+        "zero_spread_groups": fmean(group.has_zero_spread for group in groups),
+        "singleton_groups": fmean(group.is_singleton for group in groups),
+    }
+    for kind in sorted({t.task_type for t in played}):
+        metrics[f"success/{kind}"] = fmean(t.won for t in played if t.task_type == kind)
+    for name in sorted({name for t in played for name in t.reward_breakdown}):
+        metrics[f"reward/{name}"] = fmean(
+            t.reward_breakdown[name].weighted for t in played if name in t.reward_breakdown
+        )
+    return metrics
+
+
+def advantage_metrics(batch: Batch) -> dict[str, float]:
+    """How advantages and values are spread over the agent's tokens."""
+    assert batch.advantages is not None
+    on = batch.advantages[batch.action_mask]
+    metrics = {"advantage_mean": float(on.mean()), "advantage_std": float(on.std(unbiased=False))}
+    if batch.values is not None and batch.returns is not None:
+        metrics["explained_variance"] = explained_variance(
+            batch.values.unsqueeze(0), batch.returns.unsqueeze(0), batch.action_mask.unsqueeze(0)
+        )
+    return metrics
