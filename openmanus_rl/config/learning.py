@@ -231,6 +231,19 @@ class ActorRolloutRefConfig(Section):
     rollout: RolloutConfig = RolloutConfig()
 
 
+class WarmStart(Section):
+    """Supervised learning from the environment's own expert before reinforcement learning; for `init:` models."""
+
+    episodes: NonNegativeInt = 0
+    """Demonstrations, on training tasks; 0 is no warm start."""
+    steps: NonNegativeInt = 200
+    """Optimizer steps."""
+    tokens_per_step: Count = 8192
+    lr: Positive = 2e-3
+    observation_weight: NonNegative = 0.1
+    """Weight of the loss on observations' tokens, for a model that has never seen any text."""
+
+
 class CriticModel(Section):
     path: str | None = None
     """Where the value network starts from. Default: `actor_rollout_ref.model.path`."""

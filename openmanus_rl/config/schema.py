@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 from pydantic import PrivateAttr, ValidationInfo, model_validator
 
 from openmanus_rl.config.checks import contradictions
-from openmanus_rl.config.learning import ActorRolloutRefConfig, AlgorithmConfig, CriticConfig, RewardConfig
+from openmanus_rl.config.learning import ActorRolloutRefConfig, AlgorithmConfig, CriticConfig, RewardConfig, WarmStart
 from openmanus_rl.config.running import DataConfig, EnvConfig, TrainerConfig
 from openmanus_rl.config.section import Section
 
@@ -28,6 +28,7 @@ class Config(Section):
     data: DataConfig = DataConfig()
     actor_rollout_ref: ActorRolloutRefConfig = ActorRolloutRefConfig()
     critic: CriticConfig | None = None
+    warm_start: WarmStart = WarmStart()
     env: EnvConfig = EnvConfig()
     reward: RewardConfig = RewardConfig()
     trainer: TrainerConfig = TrainerConfig()

@@ -39,8 +39,8 @@ class LogProbGapError(Exception):
 class RayPPOTrainer:
     """Collect, reward, compare, update, validate, save; repeat.
 
-    `tasks` lists the tasks of a split. `report` is given the metrics of every step; `save` is called when a checkpoint
-    is due, `keep` with every step's trajectories.
+    `tasks` lists the tasks of a split. `report` is given the metrics of every step; `save` as well, and whether a
+    checkpoint is due; `keep` every step's trajectories.
     """
 
     config: Config
@@ -49,7 +49,7 @@ class RayPPOTrainer:
     composer: RewardComposer
     tasks: Callable[[str], Sequence[str]]
     report: Callable[[int, dict[str, float]], None]
-    save: Callable[[int, dict[str, float]], None]
+    save: Callable[[int, dict[str, float], bool], None]
     keep: Callable[[int, Sequence[Trajectory]], None] | None = None
     should_stop: Callable[[], bool] = field(default=lambda: False)
     step: int = 0
@@ -72,8 +72,7 @@ class RayPPOTrainer:
             if _due(self.step, trainer.test_freq) or (last and trainer.test_freq > 0):
                 metrics |= self.validate()
             self.report(self.step, metrics)
-            if _due(self.step, trainer.save_freq) or (last and trainer.save_freq > 0):
-                self.save(self.step, metrics)
+            self.save(self.step, metrics, _due(self.step, trainer.save_freq) or last or self.should_stop())
 
     def train_step(self) -> dict[str, float]:
         """One step, stage by stage."""

@@ -1,0 +1,48 @@
+"""Metrics as JSON lines, one a step, in the run directory: always written, whatever else is."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class MetricsFile:
+    """Appends a line a step. A run that resumes after step n forgets the lines of later steps: they are done again."""
+
+    def __init__(self, path: Path, resume_after: int | None = None) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = b"" if resume_after is None else b"".join(_lines_up_to(path, resume_after))
+        aside = path.with_name(f".{path.name}")
+        aside.write_bytes(kept)
+        aside.replace(path)
+
+    def write(self, step: int, metrics: dict[str, float]) -> None:
+        """Add a line; it is on disk when this returns."""
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        with self.path.open("ab") as file:
+            file.write(orjson.dumps({"step": step, **finite}, option=orjson.OPT_APPEND_NEWLINE))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All complete lines; a last one that was cut off is left out."""
+    return [orjson.loads(line) for line in _complete_lines(path)]
+
+
+def _lines_up_to(path: Path, step: int) -> Iterator[bytes]:
+    return (line for line in _complete_lines(path) if orjson.loads(line)["step"] <= step)
+
+
+def _complete_lines(path: Path) -> list[bytes]:
+    if not path.is_file():
+        return []
+    return [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]

@@ -1,0 +1,50 @@
+"""The model that a run with `init:SIZE` starts from: made on the spot, and warmed up by the environment's expert."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from openmanus_rl.agent.demonstrations import choose_tasks, collect_texts, demonstrate_configured
+from openmanus_rl.agent.prompts import ChatTokens
+from openmanus_rl.config.models import INIT_PREFIX
+from openmanus_rl.data.assemble import assemble
+from openmanus_rl.environments.configured import make_configured_env
+from openmanus_rl.trainer.sft import SftSettings, fine_tune
+from openmanus_rl.workers.init_model import init_model, save
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from openmanus_rl.config.schema import Config
+
+TEXT_EPISODES = 300
+
+
+def make_base_model(config: Config, folder: Path) -> None:
+    """Make, warm up and save the model. Only training tasks are looked at."""
+    seed, start = config.trainer.seed, time.monotonic()
+    size = config.actor_rollout_ref.model.path.removeprefix(INIT_PREFIX)
+    texts = collect_texts(config.env, TEXT_EPISODES, seed)
+    model, tokenizer = init_model(size, texts, seed)
+    print(f"new model {size}: {sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens")
+    warm = config.warm_start
+    if warm.episodes:
+        env = make_configured_env(config.env, seed)
+        tasks = choose_tasks(env.tasks("train"), warm.episodes, seed)
+        room = config.data.max_prompt_length
+        demonstrations = demonstrate_configured(config.env, tasks, ChatTokens(tokenizer), room, seed)
+        samples = [sample for trajectory in demonstrations for sample in assemble(trajectory)]
+        print(f"{warm.episodes} demonstrations: {sum(map(len, samples)):,} tokens ({time.monotonic() - start:.0f} s)")
+
+        def report(step: int, metrics: dict[str, float]) -> None:
+            if step % max(1, warm.steps // 5) == 0:
+                print(f"warm start {step}/{warm.steps}  loss {metrics['loss']:.3f}  actions {metrics['action_loss']:.3f}")
+
+        settings = SftSettings(
+            steps=warm.steps, tokens_per_step=warm.tokens_per_step, lr=warm.lr,
+            observation_weight=warm.observation_weight, seed=seed,
+        )  # fmt: skip
+        fine_tune(model, samples, settings, report=report)
+        print(f"warm start took {time.monotonic() - start:.0f} s")
+    save(model, tokenizer, folder)

@@ -1,0 +1,181 @@
+"""Checkpoints: there whole or not at all, without pickle, the last few and the best.
+
+    RUN/checkpoints/step_000040/   tensors.safetensors  state.json  model/ (Hugging Face layout)
+    RUN/best.json                  which one was best, and by what
+
+A checkpoint is written aside, flushed to disk, then renamed; a directory with that name is complete. Randomness needs no
+saving: every random number is a function of the seed and the step.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+FORMAT = 1
+NAME = re.compile(r"step_(\d{6,})")
+
+
+class CheckpointError(Exception):
+    """A checkpoint cannot be read or written; the message says which and what to do."""
+
+
+class RunInUseError(Exception):
+    """Another process works in the run directory."""
+
+
+@contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Hold the run directory; a second process is refused. The lock goes with the process, however it ends."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with (run_dir / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunInUseError(
+                f"{run_dir} is being used by another process; wait for it, or choose another trainer.experiment_name"
+            ) from None
+        yield
+
+
+def write_checkpoint(
+    run_dir: Path, step: int, state: dict[str, Any], export: Callable[[Path], None] | None = None
+) -> Path:
+    """Write the state of a run after `step`; `export` adds the model in its own layout."""
+    root = run_dir / "checkpoints"
+    final = root / f"step_{step:06d}"
+    aside = root / f".{final.name}.{os.getpid()}"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for left_over in root.glob(".step_*"):  # of processes that were killed; the lock says that none is at work
+            shutil.rmtree(left_over)
+        aside.mkdir()
+        tensors, rest = _flatten(state)
+        save_file(tensors, aside / "tensors.safetensors")
+        if export is not None:
+            export(aside / "model")
+        (aside / "state.json").write_bytes(orjson.dumps({"format": FORMAT, "step": step, "state": rest}))
+        for path in sorted(aside.rglob("*")):
+            _sync(path)
+        _sync(aside)
+        if final.exists():
+            shutil.rmtree(final)
+        aside.rename(final)
+        _sync(root)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise CheckpointError(
+            f"the checkpoint of step {step} could not be written to {root}: {error}. Earlier ones are untouched"
+        ) from error
+    return final
+
+
+def read_checkpoint(folder: Path) -> tuple[int, dict[str, Any]]:
+    """The step and the state that were written."""
+    try:
+        head = orjson.loads((folder / "state.json").read_bytes())
+        if head["format"] != FORMAT:
+            raise CheckpointError(f"{folder} has format {head['format']}; this version reads {FORMAT}")
+        return int(head["step"]), _restore(head["state"], load_file(folder / "tensors.safetensors"))
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{folder} is not a checkpoint that can be read: {type(error).__name__}: {error}. "
+            "Choose another with trainer.resume_mode=PATH, or start anew with trainer.resume_mode=disable"
+        ) from error
+
+
+def checkpoints(run_dir: Path) -> list[Path]:
+    """The complete checkpoints, oldest first."""
+    root = run_dir / "checkpoints"
+    found = [path for path in root.glob("step_*") if NAME.fullmatch(path.name)] if root.is_dir() else []
+    return sorted(found, key=step_of)
+
+
+def step_of(folder: Path) -> int:
+    """The step in a checkpoint's name."""
+    matched = NAME.fullmatch(folder.name)
+    return int(matched[1]) if matched else -1
+
+
+def note_best(run_dir: Path, step: int, metric: str, value: float) -> None:
+    """Remember a checkpoint as the best so far."""
+    aside = run_dir / ".best.json"
+    aside.write_bytes(orjson.dumps({"step": step, "metric": metric, "value": value}))
+    _sync(aside)
+    aside.rename(run_dir / "best.json")
+    _sync(run_dir)
+
+
+def best_of(run_dir: Path) -> dict[str, Any] | None:
+    """What `note_best` remembered."""
+    path = run_dir / "best.json"
+    if not path.is_file():
+        return None
+    found: dict[str, Any] = orjson.loads(path.read_bytes())
+    return found
+
+
+def drop_old(run_dir: Path, keep: int) -> None:
+    """Delete all but the last `keep` and the best."""
+    best = best_of(run_dir)
+    for folder in checkpoints(run_dir)[:-keep]:
+        if best is None or step_of(folder) != best["step"]:
+            shutil.rmtree(folder)
+
+
+# --- tensors apart from the rest ------------------------------------------------------------------------------
+
+
+def _flatten(state: Any) -> tuple[dict[str, torch.Tensor], Any]:
+    """Tensors by the path at which they stand, and the state with their paths in their places."""
+    tensors: dict[str, torch.Tensor] = {}
+    seen: dict[tuple[Any, ...], str] = {}
+
+    def walk(value: Any, path: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            own = value.detach().cpu().contiguous()
+            # Tied weights are one tensor under two names.
+            same = (value.data_ptr(), value.shape, value.stride(), value.dtype)
+            if value.numel() and same in seen:
+                return {"#tensor": seen[same]}
+            seen[same] = path
+            tensors[path] = own.clone() if own.data_ptr() == value.data_ptr() else own
+            return {"#tensor": path}
+        if isinstance(value, dict):
+            return {"#dict": [[key, walk(inner, f"{path}/{key}")] for key, inner in value.items()]}
+        if isinstance(value, list | tuple):
+            return [walk(inner, f"{path}/{place}") for place, inner in enumerate(value)]
+        return value
+
+    return tensors, walk(state, "")
+
+
+def _restore(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if isinstance(value, dict):
+        if "#tensor" in value:
+            return tensors[value["#tensor"]]
+        return {key: _restore(inner, tensors) for key, inner in value["#dict"]}
+    if isinstance(value, list):
+        return [_restore(inner, tensors) for inner in value]
+    return value
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,190 @@
+"""A run: its directory, its parts put together from the config, and what happens when it is interrupted."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from openmanus_rl.agent.configured import make_agent
+from openmanus_rl.config.models import INIT_PREFIX, local_path
+from openmanus_rl.config.resolved import write_resolved
+from openmanus_rl.environments.configured import make_configured_env
+from openmanus_rl.rewards import RewardComposer
+from openmanus_rl.tracking.metrics_file import MetricsFile
+from openmanus_rl.trainer import checkpoint
+from openmanus_rl.trainer.base_model import make_base_model
+from openmanus_rl.trainer.local_group import LocalWorkerGroup
+from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
+from openmanus_rl.workers.model import load_model, load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from openmanus_rl.config.schema import Config
+
+VALIDATION = ("val/valid_seen/success", "val/valid_unseen/success")
+
+
+@dataclass(slots=True)
+class Run:
+    """What a run leaves behind, and where it goes on."""
+
+    config: Config
+    directory: Path
+    metrics: MetricsFile
+    group: LocalWorkerGroup
+    best: float = -1.0
+    saved: Path | None = None
+    stopping: bool = field(default=False)
+    started: float = field(default_factory=time.monotonic)
+    first_step: int = 0
+
+    def report(self, step: int, metrics: dict[str, float]) -> None:
+        """Write a step's metrics, and tell about it."""
+        self.metrics.write(step, metrics)
+        print(self._line(step, metrics), flush=True)
+
+    def save(self, step: int, metrics: dict[str, float], due: bool) -> None:
+        """Save a checkpoint if one is due or validation has never been better."""
+        score = validation_score(metrics)
+        better = score is not None and score > self.best
+        if self.config.trainer.save_freq <= 0 or not (due or better):
+            return
+        state = {"workers": self.group.state_dict(), "best": max(self.best, score if score is not None else -1.0)}
+        self.saved = checkpoint.write_checkpoint(self.directory, step, state, self.group.save_pretrained)
+        if better and score is not None:
+            self.best = score
+            checkpoint.note_best(self.directory, step, "validation success", score)
+        checkpoint.drop_old(self.directory, self.config.trainer.max_actor_ckpt_to_keep)
+
+    def _line(self, step: int, metrics: dict[str, float]) -> str:
+        total = self.config.trainer.total_training_steps or 0
+        shown = [f"step {step}/{total}"]
+        for name, label, form in (
+            ("success", "success", "{:.0%}"), ("reward", "reward", "{:.2f}"), ("episode_steps", "steps", "{:.1f}"),
+            ("invalid_actions", "invalid", "{:.0%}"), ("actor/kl_loss", "kl", "{:.4f}"),
+            ("actor/entropy", "entropy", "{:.3f}"), ("actor/clip_frac", "clip", "{:.3f}"), ("gap/mean", "gap", "{:.0e}"),
+            ("tokens_per_second/rollout", "rollout tok/s", "{:,.0f}"),
+            ("tokens_per_second/train", "train tok/s", "{:,.0f}"),
+            ("val/valid_seen/success", "valid_seen", "{:.1%}"), ("val/valid_unseen/success", "valid_unseen", "{:.1%}"),
+        ):  # fmt: skip
+            if name in metrics:
+                shown.append(f"{label} {form.format(metrics[name])}")
+        done = step - self.first_step
+        if done > 0 and total > step:
+            left = (time.monotonic() - self.started) / done * (total - step)
+            shown.append(f"{left / 60:.0f} min left")
+        return "  ".join(shown)
+
+
+def validation_score(metrics: dict[str, float]) -> float | None:
+    """Success over both validation splits, or None if they were not played."""
+    found = [metrics[name] for name in VALIDATION if name in metrics]
+    return sum(found) / len(found) if found else None
+
+
+def train(config: Config) -> Path:
+    """Train as the config says; returns the run directory."""
+    directory = config.trainer.run_dir
+    if directory is None:
+        raise ValueError("trainer.default_local_dir is null, but a run needs a place for its checkpoints")
+    with checkpoint.locked(directory):
+        resumed = find_checkpoint(config, directory)
+        write_resolved(config, directory)
+        model, tokenizer = _base(config, directory)
+        group = LocalWorkerGroup(config, model, tokenizer, _threads(directory))
+        step, state = (0, None) if resumed is None else checkpoint.read_checkpoint(resumed)
+        run = Run(config, directory, MetricsFile(directory / "metrics.jsonl", step if state else None), group)
+        trainer = _trainer(config, group, run)
+        if state is not None:
+            group.load_state_dict(state["workers"])
+            group.publish_weights(step)
+            trainer.step, run.first_step, run.best = step, step, state["best"]
+            print(f"going on after step {step}: {resumed}", flush=True)
+        with _interruptible(run):
+            trainer.fit()
+        _remember_threads(directory, group)
+        trainer.agent.close()
+        group.close()
+    _tell_end(run, trainer.step)
+    return directory
+
+
+def find_checkpoint(config: Config, directory: Path) -> Path | None:
+    """Where to go on from: the last checkpoint of the run, the one that was named, or nowhere."""
+    mode = config.trainer.resume_mode
+    if mode == "disable":
+        return None
+    if mode == "auto":
+        found = checkpoint.checkpoints(directory)
+        return found[-1] if found else None
+    return local_path(mode)
+
+
+def _base(config: Config, directory: Path) -> tuple[Any, Any]:
+    """The model that training starts from; a new one is made once, and kept in the run directory."""
+    path = config.actor_rollout_ref.model.path
+    if not path.startswith(INIT_PREFIX):
+        return load_model(path), load_tokenizer(path)
+    folder = directory / "base"
+    if not folder.is_dir():
+        make_base_model(config, folder)
+    return load_model(str(folder)), load_tokenizer(str(folder))
+
+
+def _trainer(config: Config, group: LocalWorkerGroup, run: Run) -> RayPPOTrainer:
+    env = make_configured_env(config.env, config.trainer.seed)
+    room = config.data.max_prompt_length
+    agent = make_agent(config.env, group.engine, group.tokenizer, room, config.trainer.seed)
+    composer = RewardComposer.from_specs([part.model_dump() for part in config.reward.components])
+    return RayPPOTrainer(
+        config, group, agent, composer, env.tasks, run.report, run.save, should_stop=lambda: run.stopping
+    )  # fmt: skip
+
+
+def _threads(directory: Path) -> int | None:
+    """The engine's threads of an earlier part of the run: other ones would add floats in another order."""
+    path = directory / "engine.json"
+    return int(orjson.loads(path.read_bytes())["n_threads"]) if path.is_file() else None
+
+
+def _remember_threads(directory: Path, group: LocalWorkerGroup) -> None:
+    if group.engine.n_threads is not None:
+        (directory / "engine.json").write_bytes(orjson.dumps({"n_threads": group.engine.n_threads}))
+
+
+@contextmanager
+def _interruptible(run: Run) -> Iterator[None]:
+    """Ctrl-C finishes the step and saves; a second one stops at once."""
+
+    def stop(number: int, frame: Any) -> None:
+        del frame
+        if run.stopping:
+            raise KeyboardInterrupt
+        run.stopping = True
+        print(f"\n{signal.Signals(number).name}: finishing this step, then saving", file=sys.stderr, flush=True)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell_end(run: Run, step: int) -> None:
+    best = checkpoint.best_of(run.directory)
+    if best is not None:
+        folder = run.directory / "checkpoints" / f"step_{best['step']:06d}" / "model"
+        print(f"best validation success {best['value']:.1%} at step {best['step']}: {folder}")
+    if run.stopping and step < (run.config.trainer.total_training_steps or 0):
+        print(f"stopped after step {step}; the same command goes on from {run.saved}")
+    else:
+        print(f"metrics: {run.metrics.path}")
