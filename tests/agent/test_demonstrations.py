@@ -152,14 +152,12 @@ def test_texts_are_those_of_the_template_and_of_training_tasks() -> None:
             asked.append((options or {})["task"])
             return super().reset(seed=seed, options=options)
 
-    import openmanus_rl.agent.demonstrations as module
-
     def make(env: EnvConfig, seed: int = 0) -> TextEnv:
         del env, seed
         return Watched(source="generated", size="micro")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "make_configured_env", make)
+        patch.setattr("openmanus_rl.agent.demonstrations.make_configured_env", make)
         texts = collect_texts(EnvConfig(env_name="alfworld", prompt_template="alfworld_compact"), episodes=10)
     assert all(task.startswith("train/") for task in asked)
     assert any(text.startswith("room : ") for text in texts)
