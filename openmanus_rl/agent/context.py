@@ -126,3 +126,16 @@ class FullHistory:
         """The answer becomes part of the next prompt."""
         self.answer = token_ids
         self.messages = [*self.messages, {"role": "assistant", "content": text}]
+
+
+def make_context(
+    chat: Chat, template: PromptTemplate, room: int, kind: str = "full_history", history_length: int = 2,
+    slide: bool = False,
+) -> Context:  # fmt: skip
+    """The prompts of one episode, as `env.context` names them."""
+    window = Window(chat, template, room, history_length)
+    if kind == "window":
+        return window
+    if kind != "full_history":
+        raise ValueError(f"context must be full_history or window, got {kind!r}")
+    return FullHistory(chat, template, room, window if slide else None)

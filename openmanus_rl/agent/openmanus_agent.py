@@ -15,25 +15,27 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.agent.collector import CallEnv, Collector, EnvTimeoutError, Generate
-from openmanus_rl.agent.compact import goal_of
-from openmanus_rl.agent.context import Context, FullHistory, Past, Situation, Window
+from openmanus_rl.agent.context import make_context
 from openmanus_rl.agent.memory import Memory, SimpleMemory, SummaryMemory
-from openmanus_rl.data.json_values import check_json
+from openmanus_rl.agent.recording import (
+    EnvFailedError,
+    advance,
+    check_answer,
+    ending,
+    opening_situation,
+    record_turn,
+)
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
 from openmanus_rl.rollout.engine import Request, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from openmanus_rl.agent.actions import ParsedAction
     from openmanus_rl.agent.collector import Rollout
+    from openmanus_rl.agent.context import Context, Situation
     from openmanus_rl.agent.prompts import Chat, PromptTemplate
-    from openmanus_rl.environments.base import Info, TextEnv
+    from openmanus_rl.environments.base import TextEnv
     from openmanus_rl.rollout.engine import Address, Completion, Engine
-
-INFO_KEYS = ("won", "task_type", "admissible_actions", "action_valid", "anchor")
-# Kept in fields of their own, not in a turn's info.
-_NOT_IN_INFO = ("anchor", "admissible_actions", "action_valid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,6 @@ class AgentSettings:
     summary_tokens: int = 96
     retries: int = 1
     episode_seconds: float = 600.0
-
-
-class EnvFailedError(Exception):
-    """The environment failed: it raised, hung, or answered what no environment may answer."""
 
 
 class EngineFailedError(Exception):
@@ -156,7 +154,7 @@ class OpenManusAgent:
         observation, info = yield from self._ask_env(
             env, lambda: env.reset(seed=episode.seed, options={"task": episode.task}), deadline, "reset"
         )
-        now = Situation(_goal(observation, info), observation, observation, info["admissible_actions"])
+        now = opening_situation(observation, info)
         context, memory = self._context(), self._memory()
         ended: StopReason | None = None
         for step in range(settings.max_steps):
@@ -174,16 +172,13 @@ class OpenManusAgent:
             if parsed.action is not None:
                 result = yield from self._ask_env(env, partial(env.step, parsed.action), deadline, "step")
                 observation, reward, terminated, truncated, info = result
-            turn = self._turn(prompt, written, parsed, shown, shown_info, reward, info)
+            turn = record_turn(prompt, written, parsed, shown, shown_info, reward, info)
             turns.append(turn)
             if self.on_turn is not None:
                 self.on_turn(episode, turn)
-            now.past.append(Past(step + 1, shown, parsed.action or ""))
-            now.observation, now.admissible_actions, now.problem = observation, info["admissible_actions"], ""
-            if not turn.action_valid:
-                now.problem = parsed.problem or "the action does nothing here"
-            if terminated or truncated:
-                ended = (StopReason.WON if info["won"] else StopReason.LOST) if terminated else StopReason.STEP_LIMIT
+            advance(now, turn, parsed.problem, observation, info)
+            ended = ending(terminated, truncated, info)
+            if ended is not None:
                 break
         if not turns:
             raise EngineFailedError(f"the first prompt of {episode.task} is longer than {settings.room} tokens")
@@ -208,7 +203,7 @@ class OpenManusAgent:
             if time.monotonic() > deadline:
                 raise EnvTimeoutError(f"the episode took longer than {self.settings.episode_seconds:g} s")
             answer = yield CallEnv(call, env.blocking, deadline, what)
-            _check_answer(answer, 2 if what == "reset" else 5)
+            check_answer(answer, 2 if what == "reset" else 5)
         except Exception as error:
             raise EnvFailedError(f"{what}: {type(error).__name__}: {error}") from error
         return answer
@@ -254,53 +249,14 @@ class OpenManusAgent:
 
     def _context(self) -> Context:
         settings = self.settings
-        window = Window(self.chat, self.template, settings.room, settings.history_length)
-        if settings.context == "window":
-            return window
-        return FullHistory(self.chat, self.template, settings.room, window if settings.slide else None)
+        return make_context(
+            self.chat, self.template, settings.room, settings.context, settings.history_length, settings.slide
+        )
 
     def _memory(self) -> Memory:
         if not self.settings.summary_every:
             return SimpleMemory()
         return SummaryMemory(self.chat, self.template, self.settings.room, self.settings.summary_every)
-
-    def _turn(
-        self, prompt: Any, written: Completion, parsed: ParsedAction, shown: str, shown_info: Info, reward: float,
-        info: Info,
-    ) -> Turn:  # fmt: skip
-        """What is recorded: the situation the agent was in, what it wrote, and what came of it."""
-        valid = parsed.valid and bool(info["action_valid"])
-        more: dict[str, Any] = {key: value for key, value in info.items() if key not in _NOT_IN_INFO}
-        if parsed.problem:
-            more["problem"] = parsed.problem
-        try:
-            check_json("info", more)
-            return Turn(
-                observation=shown, response_text=written.text, prompt_ids=prompt, response_ids=written.token_ids,
-                response_logprobs=written.logprobs, action=parsed.action, action_valid=valid, reward=reward,
-                anchor=shown_info["anchor"], admissible_actions=shown_info["admissible_actions"], info=more,
-                weights_version=written.weights_version,
-            )  # fmt: skip
-        except ValueError as error:
-            raise EnvFailedError(f"the environment's answer cannot be recorded: {error}") from error
-
-
-def _goal(observation: str, info: Info) -> str:
-    """What the episode is about: what the environment says it is, or what its first observation says."""
-    given = info.get("goal")
-    return given if isinstance(given, str) and given else goal_of(observation) or observation
-
-
-def _check_answer(answer: Any, length: int) -> None:
-    if not isinstance(answer, tuple) or len(answer) != length:
-        raise TypeError(f"{length} values are expected, got {type(answer).__name__}")
-    if not isinstance(answer[0], str):
-        raise TypeError(f"an observation is text, got {type(answer[0]).__name__}")
-    missing = [
-        key for key in ("won", "task_type", "admissible_actions", "action_valid", "anchor") if key not in answer[-1]
-    ]
-    if missing:
-        raise TypeError(f"info has no {', '.join(missing)}")
 
 
 def _let_go(env: TextEnv) -> None:

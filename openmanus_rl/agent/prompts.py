@@ -10,6 +10,7 @@ A template is a YAML file of Jinja texts: `system`, `start` (the first observati
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -121,6 +122,9 @@ class Chat(Protocol):
     def following(self, user: str, answer_ids: NDArray[np.int32]) -> NDArray[np.int32]:
         """What comes after an answer: its end, if the answer did not write it itself, and the next message."""
 
+    def answer(self, text: str) -> NDArray[np.int32]:
+        """An answer as the model would write it, with the end of its turn."""
+
 
 class TextChat:
     """For engines that take text only: no ids at all."""
@@ -137,12 +141,20 @@ class TextChat:
         del user, answer_ids
         return np.empty(0, np.int32)
 
+    def answer(self, text: str) -> NDArray[np.int32]:
+        """Nothing."""
+        del text
+        return np.empty(0, np.int32)
+
 
 class ChatTokens:
     """Through the tokenizer's chat template.
 
     What a template writes around an answer is found once, by rendering a conversation with a mark in the answer's
     place: everything after the mark belongs to the next prompt. So an answer is never tokenised again.
+
+    Messages are text and stay text: where an environment shows "<|im_end|>", the model reads those ten characters, not
+    the token that ends a turn, so nobody can speak in the name of another.
     """
 
     _MARK = "\u2063answer\u2063"
@@ -150,6 +162,7 @@ class ChatTokens:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
+        self._special = _special_tokens(tokenizer)
         try:
             shown = self._text([{"role": "user", "content": "x"}, {"role": "assistant", "content": self._MARK}], False)
         except Exception as error:
@@ -164,15 +177,35 @@ class ChatTokens:
 
     def start(self, messages: list[dict[str, str]]) -> NDArray[np.int32]:
         """The first prompt."""
-        return self._encode(self._text(messages, True))
+        contents, mark = self._as_text([message["content"] for message in messages])
+        shown = [{**message, "content": content} for message, content in zip(messages, contents, strict=True)]
+        return self._encode(self._text(shown, True), mark)
 
     def following(self, user: str, answer_ids: NDArray[np.int32]) -> NDArray[np.int32]:
         """What comes after an answer: its end, if the answer did not write it itself, and the next message."""
+        [user], mark = self._as_text([user])
         text = self._after_answer(user) if self._around is None else f"{self._around[0]}{user}{self._around[1]}"
-        added = self._encode(text)
+        added = self._encode(text, mark)
         if len(answer_ids) and len(added) and answer_ids[-1] == added[0] == self.end_of_turn:
             return added[1:]
         return added
+
+    def answer(self, text: str) -> NDArray[np.int32]:
+        """An answer as the model would write it, with the end of its turn."""
+        [shown], mark = self._as_text([text])
+        end = [] if self.end_of_turn is None else [self.end_of_turn]
+        return np.concatenate([self._encode(shown, mark), np.array(end, np.int32)])
+
+    def _as_text(self, contents: list[str]) -> tuple[list[str], str]:
+        """Contents with a mark inside whatever reads as a special token, and that mark: the text is cut there.
+
+        A mark is a character that does not occur, so the texts are the same once it is gone; "" if none is needed.
+        """
+        if self._special is None or not any(self._special.search(content) for content in contents):
+            return contents, ""
+        taken = set().union(*contents)
+        mark = next(chr(code) for code in range(0xF0000, 0x110000) if chr(code) not in taken)
+        return [self._special.sub(lambda found: found[0] + mark, content) for content in contents], mark
 
     def _after_answer(self, user: str) -> str:
         messages = [
@@ -187,5 +220,15 @@ class ChatTokens:
             self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
         )
 
-    def _encode(self, text: str) -> NDArray[np.int32]:
-        return np.array(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
+    def _encode(self, text: str, mark: str = "") -> NDArray[np.int32]:
+        pieces = text.split(mark) if mark else [text]
+        ids = [token for piece in pieces for token in self.tokenizer.encode(piece, add_special_tokens=False)]
+        return np.array(ids, np.int32)
+
+
+def _special_tokens(tokenizer: Tokenizer) -> re.Pattern[str] | None:
+    """Matches the first character of each special token that is written out; None if there are none."""
+    added: dict[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
+    names = {*getattr(tokenizer, "all_special_tokens", ()), *(str(t) for t in added.values() if t.special)}
+    parts = sorted(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names if len(name) > 1)
+    return re.compile("|".join(parts)) if parts else None

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from openmanus_rl import __version__, exits
-from openmanus_rl.cli import env
+from openmanus_rl.cli import demos, env, model
 from openmanus_rl.trainer import main_ppo
 from openmanus_rl.trainer.main_ppo import ConfigFile, DryRun, Overrides, Recipe
 
@@ -21,6 +21,8 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
 app.add_typer(env.app, name="env")
+app.add_typer(model.app, name="model")
+app.command()(demos.demos)
 app.add_typer(config_app, name="config")
 
 

@@ -5,6 +5,7 @@ Nothing in a model repository is run: no remote code, no pickle; only safetensor
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.config.models import local_path
@@ -47,6 +48,10 @@ def load_model(path: str, dtype: str = "float32", device: str = "cpu") -> torch.
 def _source(path: str) -> dict[str, Any]:
     file = local_path(path)
     if file.suffix == ".gguf" and file.is_file():
+        missing = [package for package in ("gguf", "accelerate") if find_spec(package) is None]
+        if missing:
+            needed = " and ".join(missing)
+            raise ValueError(f"{path}: reading .gguf files needs {needed}: pip install 'openmanus-rl[gguf]'")
         return {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name, "local_files_only": True}
     if file.is_dir():
         return {"pretrained_model_name_or_path": str(file), "local_files_only": True, "trust_remote_code": False}

@@ -1,0 +1,76 @@
+"""How a step of an episode is recorded, whoever plays: the agent in a rollout, or an expert in a demonstration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from openmanus_rl.agent.compact import goal_of
+from openmanus_rl.agent.context import Past, Situation
+from openmanus_rl.data.json_values import check_json
+from openmanus_rl.data.trajectory import StopReason, Turn
+
+if TYPE_CHECKING:
+    from openmanus_rl.agent.actions import ParsedAction
+    from openmanus_rl.environments.base import Info
+    from openmanus_rl.rollout.engine import Completion
+
+INFO_KEYS = ("won", "task_type", "admissible_actions", "action_valid", "anchor")
+# Kept in fields of their own, not in a turn's info.
+_NOT_IN_INFO = ("anchor", "admissible_actions", "action_valid")
+
+
+class EnvFailedError(Exception):
+    """The environment failed: it raised, hung, or answered what no environment may answer."""
+
+
+def check_answer(answer: Any, length: int) -> None:
+    """Raise TypeError unless this is what `reset` (2 values) or `step` (5 values) answers."""
+    if not isinstance(answer, tuple) or len(answer) != length:
+        raise TypeError(f"{length} values are expected, got {type(answer).__name__}")
+    if not isinstance(answer[0], str):
+        raise TypeError(f"an observation is text, got {type(answer[0]).__name__}")
+    missing = [key for key in INFO_KEYS if key not in answer[-1]]
+    if missing:
+        raise TypeError(f"info has no {', '.join(missing)}")
+
+
+def opening_situation(observation: str, info: Info) -> Situation:
+    """Where an episode begins. Its goal is what the environment says it is, or what its first observation says."""
+    given = info.get("goal")
+    goal = given if isinstance(given, str) and given else goal_of(observation) or observation
+    return Situation(goal, observation, observation, info["admissible_actions"])
+
+
+def advance(now: Situation, turn: Turn, problem: str, observation: str, info: Info) -> None:
+    """Move on to what came of a turn; `problem` is what was wrong with the answer's form."""
+    now.past.append(Past(now.step + 1, now.observation, turn.action or ""))
+    now.observation, now.admissible_actions, now.problem = observation, info["admissible_actions"], ""
+    if not turn.action_valid:
+        now.problem = problem or "the action does nothing here"
+
+
+def ending(terminated: bool, truncated: bool, info: Info) -> StopReason | None:
+    """Why the environment ended the episode, or None while it goes on."""
+    if terminated:
+        return StopReason.WON if info["won"] else StopReason.LOST
+    return StopReason.STEP_LIMIT if truncated else None
+
+
+def record_turn(
+    prompt: Any, written: Completion, parsed: ParsedAction, shown: str, shown_info: Info, reward: float, info: Info
+) -> Turn:
+    """What is recorded: the situation the agent was in, what it wrote, and what came of it."""
+    valid = parsed.valid and bool(info["action_valid"])
+    more: dict[str, Any] = {key: value for key, value in info.items() if key not in _NOT_IN_INFO}
+    if parsed.problem:
+        more["problem"] = parsed.problem
+    try:
+        check_json("info", more)
+        return Turn(
+            observation=shown, response_text=written.text, prompt_ids=prompt, response_ids=written.token_ids,
+            response_logprobs=written.logprobs, action=parsed.action, action_valid=valid, reward=reward,
+            anchor=shown_info["anchor"], admissible_actions=shown_info["admissible_actions"], info=more,
+            weights_version=written.weights_version,
+        )  # fmt: skip
+    except ValueError as error:
+        raise EnvFailedError(f"the environment's answer cannot be recorded: {error}") from error

@@ -1,0 +1,165 @@
+"""Demonstrations are recorded exactly as rollouts of the same actions are."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openmanus_rl.agent.demonstrations import (
+    DemoCounts,
+    choose_tasks,
+    collect_texts,
+    demonstrate,
+    demonstrate_configured,
+    demonstrate_parallel,
+)
+from openmanus_rl.agent.openmanus_agent import AgentSettings, Episode, OpenManusAgent
+from openmanus_rl.agent.prompts import ChatTokens, TextChat, load_template
+from openmanus_rl.config.running import EnvConfig
+from openmanus_rl.data.assemble import assemble
+from openmanus_rl.data.trajectory import StopReason
+from openmanus_rl.environments.alfworld.env import AlfredTWEnv
+from openmanus_rl.environments.base import Expert, Info, TextEnv
+from openmanus_rl.environments.grid import GridEnv
+from openmanus_rl.rollout.engine import Request, SamplingParams
+from openmanus_rl.rollout.scripted_engine import ScriptedEngine
+from tests.rollout.models import tokenizer
+
+CHAT = ChatTokens(tokenizer())
+TASKS = ["train/3", "train/1", "train/4"]
+
+
+def micro() -> AlfredTWEnv:
+    return AlfredTWEnv(source="generated", size="micro")
+
+
+@pytest.mark.parametrize("grammar", ["bare", "think_action", "react"])
+@pytest.mark.parametrize(("context", "room", "slide"), [("full_history", 9000, False), ("window", 9000, False),
+                                                         ("full_history", 1000, True)])  # fmt: skip
+def test_a_demonstration_is_what_a_rollout_of_the_same_actions_is(
+    grammar: str, context: str, room: int, slide: bool
+) -> None:
+    template = load_template("alfworld_compact", grammar=grammar)
+    shown = list(demonstrate(micro(), TASKS, CHAT, template, room, 30, context, slide=slide))
+    assert [t.task_id for t in shown] == TASKS
+
+    def script(request: Request) -> list[int]:
+        number, turn = request.address[0], request.address[1]
+        return [*tokenizer().encode(shown[number].turns[turn].response_text, add_special_tokens=False), 2]
+
+    sampling = SamplingParams(max_tokens=200, stop=template.grammar.stop, stop_token_ids=(2,))
+    settings = AgentSettings(30, room, context=context, slide=slide)
+    agent = OpenManusAgent(ScriptedEngine(script, tokenizer(), len(tokenizer())), CHAT, template, micro, settings)
+    batch = [Episode(task, task, f"{task}/x", address=(number,)) for number, task in enumerate(TASKS)]
+    for ours, theirs in zip(shown, agent.run_llm_loop(batch, sampling), strict=True):
+        assert (ours.stop_reason, ours.task_type) == (theirs.stop_reason, theirs.task_type)
+        for mine, rolled in zip(ours.turns, theirs.turns, strict=True):
+            assert mine.prompt_ids.tolist() == rolled.prompt_ids.tolist()
+            for name in ("observation", "response_text", "action", "action_valid", "reward", "anchor", "info"):
+                assert getattr(mine, name) == getattr(rolled, name)
+            assert mine.admissible_actions == rolled.admissible_actions
+            # A rollout may end its answer at the stop string; the demonstration goes on to the end of the turn.
+            ends = [2] if grammar == "think_action" else []
+            assert mine.response_ids.tolist() == rolled.response_ids.tolist() + ends
+
+
+def test_one_sample_an_episode_with_every_answer_and_its_end_as_actions() -> None:
+    [shown] = demonstrate(micro(), ["train/0"], CHAT, load_template("alfworld_compact"), 9000, 30)
+    [sample] = assemble(shown)
+    answers = [CHAT.answer(str(turn.action)) for turn in shown.turns]
+    assert sample.token_ids[sample.action_mask].tolist() == np.concatenate(answers).tolist()
+    assert not sample.old_logprobs.any()
+    assert all(turn.response_ids[-1] == CHAT.end_of_turn for turn in shown.turns)
+    assert shown.won
+
+
+class Troubled(GridEnv):
+    """Fails on one task, in another its expert gives up."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
+        self.task = (options or {})["task"]
+        if self.task == "train/1":
+            raise OSError("no such room")
+        return super().reset(seed=seed, options=options)
+
+    def expert(self) -> Expert:
+        expert, env = super().expert(), self
+
+        class Moody:
+            def act(self, observation: str, info: Info) -> str:
+                if env.task == "train/2":
+                    raise KeyError("lost the map")
+                return expert.act(observation, info) if env.task != "train/3" else "wait"
+
+        return Moody()
+
+
+def test_failures_and_losses_are_left_out_and_counted() -> None:
+    tasks = [f"train/{k}" for k in range(5)]
+    template, counts = load_template("default", grammar="bare"), DemoCounts()
+    kept = list(demonstrate(Troubled(), tasks, TextChat(), template, 100, 60, counts=counts))
+    assert [t.task_id for t in kept] == ["train/0", "train/4"]
+    assert counts.ended == {StopReason.WON: 2, StopReason.ENV_ERROR: 2, StopReason.STEP_LIMIT: 1}
+    assert (counts.played, counts.won, counts.played_by_type["grid"]) == (5, 2, 3)
+    assert counts.first_error == "train/1: OSError: no such room"
+    more = list(demonstrate(Troubled(), tasks, TextChat(), template, 100, 60, keep_lost=True))
+    assert [t.task_id for t in more] == ["train/0", "train/3", "train/4"]
+    assert all(len(turn.prompt_ids) == len(turn.response_ids) == 0 for t in more for turn in t.turns)
+    cramped = DemoCounts()
+    assert list(demonstrate(GridEnv(), tasks, CHAT, template, 400, 60, counts=cramped)) == []
+    assert cramped.ended[StopReason.CONTEXT_LIMIT] == 5
+
+
+def test_an_environment_without_an_expert_is_refused() -> None:
+    class Alone(GridEnv):
+        def expert(self) -> None:  # type: ignore[override]
+            return None
+
+    with pytest.raises(ValueError, match="has no expert to learn from"):
+        next(demonstrate(Alone(), ["train/0"], CHAT, load_template("default"), 100, 5))
+
+
+def test_processes_change_nothing() -> None:
+    env = EnvConfig(env_name="grid", prompt_template="default", response_grammar="bare")
+    tasks = [f"train/{k}" for k in range(10)]
+    counts, alone = DemoCounts(), DemoCounts()
+    together = list(demonstrate_parallel(env, tasks, CHAT, 9000, counts=counts, chunk=3))
+    assert together == list(demonstrate_configured(env, tasks, CHAT, 9000, counts=alone))
+    assert counts == alone
+
+
+def test_tasks_are_chosen_once_each() -> None:
+    tasks = micro().tasks("train")
+    chosen = choose_tasks(tasks, 50, seed=1)
+    assert len(set(chosen)) == 50
+    assert chosen == choose_tasks(tasks, 50, seed=1) != choose_tasks(tasks, 50, seed=2)
+    assert sorted(choose_tasks(["a", "b"], 9, seed=0)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["bandit", "crafting", "frozenlake", "grid", "sokoban", "wordle", "webshop"])
+def test_texts_of_every_environment(name: str) -> None:
+    texts = collect_texts(EnvConfig(env_name=name, max_steps=8), episodes=4)
+    assert texts == collect_texts(EnvConfig(env_name=name, max_steps=8), episodes=4)
+    assert all(isinstance(text, str) for text in texts)
+    assert len(texts) > 8
+
+
+def test_texts_are_those_of_the_template_and_of_training_tasks() -> None:
+    asked: list[str] = []
+
+    class Watched(AlfredTWEnv):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
+            asked.append((options or {})["task"])
+            return super().reset(seed=seed, options=options)
+
+    def make(env: EnvConfig, seed: int = 0) -> TextEnv:
+        del env, seed
+        return Watched(source="generated", size="micro")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("openmanus_rl.agent.demonstrations.make_configured_env", make)
+        texts = collect_texts(EnvConfig(env_name="alfworld", prompt_template="alfworld_compact"), episodes=10)
+    assert all(task.startswith("train/") for task in asked)
+    assert any(text.startswith("room : ") for text in texts)
+    assert any(text.startswith("invalid\ntask : ") for text in texts)
+    assert not any("You arrive at" in text for text in texts)
