@@ -39,7 +39,9 @@ def make_base_model(config: Config, folder: Path) -> None:
 
         def report(step: int, metrics: dict[str, float]) -> None:
             if step % max(1, warm.steps // 5) == 0:
-                print(f"warm start {step}/{warm.steps}  loss {metrics['loss']:.3f}  actions {metrics['action_loss']:.3f}")
+                print(
+                    f"warm start {step}/{warm.steps}  loss {metrics['loss']:.3f}  actions {metrics['action_loss']:.3f}"
+                )
 
         settings = SftSettings(
             steps=warm.steps, tokens_per_step=warm.tokens_per_step, lr=warm.lr,

@@ -3,8 +3,8 @@
     RUN/checkpoints/step_000040/   tensors.safetensors  state.json  model/ (Hugging Face layout)
     RUN/best.json                  which one was best, and by what
 
-A checkpoint is written aside, flushed to disk, then renamed; a directory with that name is complete. Randomness needs no
-saving: every random number is a function of the seed and the step.
+A checkpoint is written aside, flushed to disk, then renamed; a directory with that name is complete. Randomness needs
+no saving: every random number is a function of the seed and the step.
 """
 
 from __future__ import annotations
