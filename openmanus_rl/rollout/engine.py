@@ -161,6 +161,10 @@ class Engine(ABC):
     def cancel(self, request_ids: Sequence[str]) -> None:
         """Forget requests in flight; they are never given back."""
 
+    def forget(self) -> None:
+        """Drop what was kept of earlier requests: nothing that follows depends on them, not even in rounding."""
+        return
+
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Submit, wait for all, and give the completions in the order of the requests."""
         if self.in_flight:

@@ -115,5 +115,12 @@ class KVCache:
         self.lengths[row] = 0
 
     def clear(self) -> None:
-        """Empty all rows: the weights have changed."""
+        """Empty all rows: the weights have changed.
+
+        Rows that were given up for longer ones come back, so that what follows does not depend on what was before.
+        """
         self.lengths[:] = 0
+        first = min(FIRST_CAPACITY, self.max_length)
+        if self.rows < self.rows_at(first):
+            self.layers.clear()
+            self.grow(first, ())

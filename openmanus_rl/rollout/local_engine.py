@@ -104,6 +104,10 @@ class LocalEngine(Engine):
         """Forget requests in flight."""
         self.scheduler.cancel(set(request_ids))
 
+    def forget(self) -> None:
+        """Empty the cache."""
+        self.scheduler.forget_everything()
+
     def weights_changed(self, version: int) -> None:
         """The model has new weights: what was computed with the old ones is dropped."""
         self.scheduler.forget_everything()

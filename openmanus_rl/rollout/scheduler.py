@@ -243,6 +243,9 @@ class Scheduler:
             return
         capacity = self.cache.capacity_for(longest)
         rows = self.cache.rows_at(capacity)
+        if rows == self.cache.rows:
+            self.cache.grow(capacity, range(rows))
+            return
         for running in self.running[rows:]:
             running.row = -1
             self.stats.evictions += 1

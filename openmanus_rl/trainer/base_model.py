@@ -25,15 +25,17 @@ def make_base_model(config: Config, folder: Path) -> None:
     """Make, warm up and save the model. Only training tasks are looked at."""
     seed, start = config.trainer.seed, time.monotonic()
     size = config.actor_rollout_ref.model.path.removeprefix(INIT_PREFIX)
-    texts = collect_texts(config.env, TEXT_EPISODES, seed)
+    # The run's own games, and no others: those of another seed might hold a validation game of this one.
+    section = config.env if config.env.seed is not None else config.env.model_copy(update={"seed": seed})
+    texts = collect_texts(section, TEXT_EPISODES, seed)
     model, tokenizer = init_model(size, texts, seed)
     print(f"new model {size}: {sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens")
     warm = config.warm_start
     if warm.episodes:
-        env = make_configured_env(config.env, seed)
+        env = make_configured_env(section, seed)
         tasks = choose_tasks(env.tasks("train"), warm.episodes, seed)
         room = config.data.max_prompt_length
-        demonstrations = demonstrate_configured(config.env, tasks, ChatTokens(tokenizer), room, seed)
+        demonstrations = demonstrate_configured(section, tasks, ChatTokens(tokenizer), room)
         samples = [sample for trajectory in demonstrations for sample in assemble(trajectory)]
         print(f"{warm.episodes} demonstrations: {sum(map(len, samples)):,} tokens ({time.monotonic() - start:.0f} s)")
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from openmanus_rl.config.schema import Config
     from openmanus_rl.data.batch import Batch
     from openmanus_rl.data.trajectory import Trajectory
+    from openmanus_rl.environments.base import Split
     from openmanus_rl.rewards import RewardComposer
     from openmanus_rl.trainer.local_group import LocalWorkerGroup
 
@@ -47,7 +48,7 @@ class RayPPOTrainer:
     group: LocalWorkerGroup
     agent: OpenManusAgent
     composer: RewardComposer
-    tasks: Callable[[str], Sequence[str]]
+    tasks: Callable[[Split], Sequence[str]]
     report: Callable[[int, dict[str, float]], None]
     save: Callable[[int, dict[str, float], bool], None]
     keep: Callable[[int, Sequence[Trajectory]], None] | None = None
@@ -113,6 +114,8 @@ class RayPPOTrainer:
         sampling = make_sampling(
             self.agent, config.data.max_response_length, rollout.temperature, rollout.top_p, rollout.top_k
         )
+        # A resumed run starts here with an empty cache; so does every step.
+        self.agent.engine.forget()
         kept: list[Trajectory] = []
         every: list[Trajectory] = []
         wanted = config.data.train_batch_size
@@ -175,8 +178,10 @@ class RayPPOTrainer:
             self.agent, config.data.max_response_length, chosen.temperature, chosen.top_p, chosen.top_k
         )
         metrics: dict[str, float] = {}
+        self.agent.engine.forget()
         start = time.perf_counter()
-        for number, split in enumerate(("valid_seen", "valid_unseen")):
+        splits: tuple[Split, ...] = ("valid_seen", "valid_unseen")
+        for number, split in enumerate(splits):
             tasks = self.tasks(split)[: config.data.val_batch_size]
             episodes = [
                 Episode(task, f"{split}-{k}", f"{split}-{k}", split, seed, (seed, -1, number, k))

@@ -70,7 +70,8 @@ class Run:
         for name, label, form in (
             ("success", "success", "{:.0%}"), ("reward", "reward", "{:.2f}"), ("episode_steps", "steps", "{:.1f}"),
             ("invalid_actions", "invalid", "{:.0%}"), ("actor/kl_loss", "kl", "{:.4f}"),
-            ("actor/entropy", "entropy", "{:.3f}"), ("actor/clip_frac", "clip", "{:.3f}"), ("gap/mean", "gap", "{:.0e}"),
+            ("actor/entropy", "entropy", "{:.3f}"), ("actor/clip_frac", "clip", "{:.3f}"),
+            ("gap/mean", "gap", "{:.0e}"),
             ("tokens_per_second/rollout", "rollout tok/s", "{:,.0f}"),
             ("tokens_per_second/train", "train tok/s", "{:,.0f}"),
             ("val/valid_seen/success", "valid_seen", "{:.1%}"), ("val/valid_unseen/success", "valid_unseen", "{:.1%}"),

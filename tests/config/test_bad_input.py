@@ -33,7 +33,7 @@ CASES = [
     Case(
         "right name in the wrong section",
         ["actor_rollout_ref.actor.lr=1e-6"],
-        ["actor_rollout_ref.actor.lr: unknown key; did you mean actor_rollout_ref.actor.optim.lr or critic.optim.lr?"],
+        ["actor_rollout_ref.actor.lr: unknown key; did you mean actor_rollout_ref.actor.optim.lr or critic.optim.lr"],
     ),
     Case("unknown section", ["actor.optim.lr=1"], ["actor.optim.lr: unknown key; did you mean actor_rollout_ref"]),
     Case("nothing like it", ["zzz=1"], ["command line: zzz: unknown key\n"]),

@@ -1,0 +1,32 @@
+"""Small real runs: a tiny model on a small environment, a few steps."""
+
+from pathlib import Path
+from typing import Any
+
+from openmanus_rl.config.load import load_config
+from openmanus_rl.config.schema import Config
+from tests.rollout.models import make_model, tokenizer
+
+
+def model_dir(folder: Path) -> Path:
+    """A tiny model in Hugging Face layout."""
+    path = folder / "model"
+    if not path.exists():
+        make_model(positions=1024).save_pretrained(path)
+        tokenizer().save_pretrained(path)
+    return path
+
+
+def small_config(folder: Path, *overrides: str, estimator: str = "grpo") -> Config:
+    """Two groups of three episodes of the bandit a step."""
+    settings: list[Any] = [
+        f"actor_rollout_ref.model.path={model_dir(folder)}",
+        f"trainer.default_local_dir={folder / 'run'}",
+        "env.env_name=bandit", "env.response_grammar=bare", "env.max_steps=2", "env.rollout.n=3",
+        f"algorithm.adv_estimator={estimator}", "data.train_batch_size=2", "data.val_batch_size=2",
+        "data.max_prompt_length=900", "data.max_response_length=8", "actor_rollout_ref.actor.optim.lr=1e-3",
+        "actor_rollout_ref.rollout.n_threads=1", "actor_rollout_ref.rollout.kv_cache_gb=0.1",
+        "trainer.total_training_steps=4", "trainer.test_freq=2", "trainer.save_freq=1",
+        "trainer.max_actor_ckpt_to_keep=10", "actor_rollout_ref.actor.use_invalid_action_penalty=true",
+    ]  # fmt: skip
+    return load_config(None, None, [*settings, *overrides])

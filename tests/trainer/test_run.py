@@ -1,0 +1,262 @@
+"""Runs that end, go on, are interrupted and killed: what is saved stays, and what is repeated is the same."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from openmanus_rl.tracking.metrics_file import MetricsFile, read_metrics
+from openmanus_rl.trainer import checkpoint, run, stages
+from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError
+from openmanus_rl.trainer.ray_trainer import LogProbGapError, RayPPOTrainer
+from tests.conftest import REPOSITORY
+from tests.trainer.runs import small_config
+
+TIMINGS = ("time/", "tokens_per_second/")
+
+
+def final_weights(folder: Path, step: int = 4) -> dict[str, torch.Tensor]:
+    saved, state = checkpoint.read_checkpoint(folder / "run" / "checkpoints" / f"step_{step:06d}")
+    assert saved == step
+    weights: dict[str, torch.Tensor] = state["workers"]["actor"]["model"]
+    return weights
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    """The metrics of all steps, without those that time decides."""
+    lines = read_metrics(folder / "run" / "metrics.jsonl")
+    return [{k: v for k, v in line.items() if not k.startswith(TIMINGS)} for line in lines]
+
+
+@pytest.mark.parametrize("estimator", ["gae", "grpo", "gigpo", "rloo", "reinforce_plus_plus"])
+def test_every_estimator_trains(tmp_path: Path, estimator: str) -> None:
+    run.train(small_config(tmp_path, estimator=estimator))
+    lines = told(tmp_path)
+    assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
+    for line in lines[1:]:
+        assert line["gap/mean"] < 1e-4
+        assert line["gap/old_log_prob_skipped"] == 1.0
+        assert line["actor/skipped_steps"] == 0
+        assert ("critic/value_loss" in line) == (estimator == "gae")
+    assert "val/valid_unseen/success" in lines[4]
+    model = tmp_path / "run" / "checkpoints" / "step_000004" / "model"
+    assert (model / "model.safetensors").is_file()
+    assert (model / "tokenizer.json").is_file()
+
+
+def test_a_run_that_goes_on_is_the_run_that_never_stopped(tmp_path: Path) -> None:
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    for folder in (straight, broken):
+        folder.mkdir()
+    run.train(small_config(straight, estimator="gae"))
+    run.train(small_config(broken, "trainer.total_training_steps=2", estimator="gae"))
+    run.train(small_config(broken, estimator="gae"))
+    assert same(final_weights(straight), final_weights(broken))
+    assert told(straight)[2:] == told(broken)[2:]
+
+
+@pytest.mark.parametrize("moment", ["collect", "update_actor", "write_checkpoint", "between files"])
+def test_killed_at_any_moment_the_same_command_gives_the_same_weights(tmp_path: Path, moment: str) -> None:
+    """A real process kills itself without warning, in the third step; then it is started again."""
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    for folder in (straight, killed):
+        folder.mkdir()
+    run.train(small_config(straight))
+    code = f"""
+import os, signal, sys
+from pathlib import Path
+from openmanus_rl.trainer import checkpoint, run
+from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
+from openmanus_rl.trainer.local_group import LocalWorkerGroup
+from tests.trainer.runs import small_config
+calls = []
+def deadly(function, after):
+    def wrapped(*given, **named):
+        calls.append(1)
+        result = function(*given, **named) if after else None
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result if after else function(*given, **named)
+    return wrapped
+moment = {moment!r}
+if moment == "collect":
+    RayPPOTrainer.collect = deadly(RayPPOTrainer.collect, True)
+elif moment == "update_actor":
+    LocalWorkerGroup.update_actor = deadly(LocalWorkerGroup.update_actor, True)
+elif moment == "write_checkpoint":
+    checkpoint.write_checkpoint = deadly(checkpoint.write_checkpoint, False)
+else:
+    checkpoint.save_file = deadly(checkpoint.save_file, True)
+run.train(small_config(Path({str(killed)!r})))
+"""
+    first = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert first.returncode == -signal.SIGKILL, first.stderr
+    assert [checkpoint.step_of(path) for path in checkpoint.checkpoints(killed / "run")] == [1, 2]
+    run.train(small_config(killed))
+    assert same(final_weights(straight), final_weights(killed))
+    assert told(straight) == told(killed)
+
+
+def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = RayPPOTrainer.train_step
+
+    def interrupted(self: RayPPOTrainer) -> dict[str, float]:
+        if self.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self)
+
+    monkeypatch.setattr(RayPPOTrainer, "train_step", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    run.train(small_config(tmp_path, "trainer.save_freq=100"))
+    assert signal.getsignal(signal.SIGINT) is before
+    shown = capsys.readouterr()
+    assert "SIGINT: finishing this step, then saving" in shown.err
+    assert "stopped after step 2; the same command goes on from" in shown.out
+    assert [checkpoint.step_of(path) for path in checkpoint.checkpoints(tmp_path / "run")][-1] == 2
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    config = small_config(tmp_path)
+    with checkpoint.locked(tmp_path / "run"), pytest.raises(RunInUseError, match="is being used by another process"):
+        run.train(config)
+
+
+def test_an_outage_stops_the_run_instead_of_training_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from openmanus_rl.environments.bandit import BanditEnv
+
+    def broken(self: Any, action: str) -> Any:
+        raise ConnectionError(f"no server for {action[:0]}{type(self).__name__}")
+
+    monkeypatch.setattr(BanditEnv, "step", broken)
+    with pytest.raises(stages.TooManyFailuresError, match=r"6 of 6 episodes failed.*no server for BanditEnv"):
+        run.train(small_config(tmp_path, "trainer.val_before_train=false"))
+
+
+def test_engine_and_trainer_that_disagree_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from openmanus_rl.workers.actor import ActorRolloutRefWorker
+
+    monkeypatch.setattr(ActorRolloutRefWorker, "publish_weights", lambda *_: None)
+    original = ActorRolloutRefWorker.update_actor
+
+    def shaken(self: Any, *given: Any) -> Any:
+        metrics = original(self, *given)
+        self.temperature = 3.0
+        return metrics
+
+    monkeypatch.setattr(ActorRolloutRefWorker, "update_actor", shaken)
+    with pytest.raises(LogProbGapError, match="step 2: the engine's log-probs are"):
+        run.train(small_config(tmp_path))
+
+
+def test_groups_without_spread_are_replaced_and_an_empty_batch_is_skipped(tmp_path: Path) -> None:
+    run.train(
+        small_config(
+            tmp_path, "algorithm.filter_groups.enable=true", "actor_rollout_ref.actor.use_invalid_action_penalty=false"
+        )
+    )
+    lines = told(tmp_path)[1:]
+    # A tiny random model never wins a bandit round: every group scores nothing, so nothing is left.
+    assert all(line["skipped/empty_batch"] == 1.0 for line in lines)
+    assert all(line["zero_spread_groups"] == 1.0 for line in lines)
+
+
+# --- checkpoints ----------------------------------------------------------------------------------------------
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    tied = torch.randn(3, 2)
+    state = {
+        "a": tied,
+        "b": {"again": tied, 5: [1, 2.5, None, "x"]},
+        "empty": torch.zeros(0),
+        "step": torch.tensor(3.0),
+    }
+    folder = checkpoint.write_checkpoint(tmp_path, 7, state)
+    step, back = checkpoint.read_checkpoint(folder)
+    assert step == 7
+    assert torch.equal(back["a"], tied)
+    assert torch.equal(back["b"]["again"], tied)
+    assert back["b"][5] == [1, 2.5, None, "x"]
+    assert back["step"].shape == ()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "no state", "foreign", "format"])
+def test_damaged_and_foreign_checkpoints_are_named(tmp_path: Path, damage: str) -> None:
+    folder = checkpoint.write_checkpoint(tmp_path, 1, {"a": torch.ones(100)})
+    if damage == "truncated":
+        tensors = folder / "tensors.safetensors"
+        tensors.write_bytes(tensors.read_bytes()[:100])
+    elif damage == "no state":
+        (folder / "state.json").unlink()
+    elif damage == "foreign":
+        (folder / "state.json").write_text("[1, 2]")
+    else:
+        (folder / "state.json").write_text('{"format": 99}')
+    with pytest.raises(CheckpointError, match="step_000001"):
+        checkpoint.read_checkpoint(folder)
+
+
+def test_a_full_disk_leaves_earlier_checkpoints_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = checkpoint.write_checkpoint(tmp_path, 1, {"a": torch.ones(3)})
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(
+        CheckpointError, match=r"step 2 could not be written.*No space left.*Earlier ones are untouched"
+    ):
+        checkpoint.write_checkpoint(tmp_path, 2, {"a": torch.ones(3)})
+    assert checkpoint.checkpoints(tmp_path) == [first]
+    assert list((tmp_path / "checkpoints").iterdir()) == [first]
+
+
+def test_the_last_few_and_the_best_are_kept(tmp_path: Path) -> None:
+    for step in range(1, 7):
+        checkpoint.write_checkpoint(tmp_path, step, {"a": torch.ones(1)})
+        if step == 2:
+            checkpoint.note_best(tmp_path, step, "success", 0.5)
+        checkpoint.drop_old(tmp_path, 2)
+    assert [checkpoint.step_of(path) for path in checkpoint.checkpoints(tmp_path)] == [2, 5, 6]
+    best = checkpoint.best_of(tmp_path)
+    assert best is not None
+    assert best["value"] == 0.5
+
+
+def test_metrics_of_steps_that_are_done_again_are_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    file = MetricsFile(path)
+    for step in range(4):
+        file.write(step, {"loss": float(step), "bad": float("nan")})
+    with path.open("ab") as half:
+        half.write(b'{"step": 4, "lo')
+    assert [line["step"] for line in read_metrics(path)] == [0, 1, 2, 3]
+    MetricsFile(path, resume_after=2).write(3, {"loss": 9.0})
+    assert [(line["step"], line["loss"]) for line in read_metrics(path)] == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 9.0)]
+    assert read_metrics(path)[0]["bad"] is None
+
+
+# --- stages ---------------------------------------------------------------------------------------------------
+
+
+def test_every_task_comes_once_before_any_comes_again() -> None:
+    tasks = [f"t{k}" for k in range(7)]
+    played = [e.task for step in range(1, 8) for e in stages.plan_episodes(tasks, step, 2, 1, seed=3)]
+    assert sorted(played[:7]) == sorted(played[7:]) == tasks
+    assert played[:7] != played[7:]
+    episodes = stages.plan_episodes(tasks, 5, 2, 3, seed=3)
+    assert len({e.address for e in episodes}) == 6
+    assert [e.group_id for e in episodes] == ["5-0"] * 3 + ["5-1"] * 3
+    more = stages.plan_episodes(tasks, 5, 2, 3, seed=3, first_group=2)
+    assert not {e.traj_id for e in more} & {e.traj_id for e in episodes}
