@@ -156,7 +156,7 @@ def _finish(played: "list[Trajectory]", out: Path, interrupted: bool) -> None:
     """Say where the episodes are, and whether there are as many as were asked for."""
     print(f"{len(played)} episodes in {out}")
     if interrupted:
-        print("interrupted: --append goes on with other episodes", file=sys.stderr)
+        print("interrupted: what was written stays, and --append goes on after it", file=sys.stderr)
         raise SystemExit(exits.INTERRUPTED)
     if all(trajectory.stop_reason.is_failure for trajectory in played):
         print("error: every episode failed", file=sys.stderr)
