@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from openmanus_rl import exits
 from openmanus_rl.cli.flags import EnvName, Overrides, Seed, Split, Task
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ def play(
             observation, info = made.reset(seed=config.trainer.seed, options={"task": chosen})
         game = Game(made, make_console(), config.env.max_steps, chosen)
         game.run(observation, info)
+    except OSError as error:  # a server that has gone
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(exits.FAILED) from None
     finally:
         made.close()
 
@@ -88,7 +92,7 @@ class Game:
             self.console.print("any text is an action here", style="dim")
         elif actions:
             numbered = [shown(f"{number:>3} {action}") for number, action in enumerate(actions, start=1)]
-            self.console.print(Columns(numbered, padding=(0, 2), column_first=True))
+            self.console.print(Columns(numbered, padding=(0, 2)))
 
     def _judge(self, reward: float, info: "Info") -> None:
         valid = "" if info["action_valid"] else "   this did nothing"

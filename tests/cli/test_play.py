@@ -1,5 +1,8 @@
 """A person plays, from a pipe."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import Command, assert_harmless
@@ -45,6 +48,26 @@ def test_blanks_are_asked_for_and_nothing_is_obeyed(command: Command, hostile_en
     assert "there is no expert" in result.out
     assert result.out.endswith("won: 3 steps, return 1, score 1.00\n")
     assert_harmless(result.out)
+
+
+def test_many_actions_are_listed_in_reading_order(command: Command) -> None:
+    shown = command("play", "--env", "alfworld", "env.alfworld.size=full").out
+    numbers = [int(word) for word in re.findall(r"(?:^|\s)(\d+) (?:close|examine|go|inventory|look|open|take)", shown)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) > 10
+
+
+def test_a_server_that_goes_away_ends_it_with_1(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone.py").write_text(
+        "class Gone:\n    def reset(self):\n        return 'hello', {}\n"
+        "    def step(self, action):\n        raise ConnectionError('the server has gone')\n"
+    )
+    result = command("play", "--env", "gone:Gone", stdin="go\n")
+    assert result.code == 1
+    assert result.err == "error: the server has gone\n"
 
 
 @pytest.mark.parametrize(
