@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FAILED = 1
 BAD_INPUT = 2
+INTERRUPTED = 130
 
 
 @contextmanager

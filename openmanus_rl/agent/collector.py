@@ -58,7 +58,9 @@ class Collector:
     def run(self, rollouts: Sequence[Rollout[T]], finished: Callable[[int, T], None] | None = None) -> list[T]:
         """The results, in the order of the rollouts; `finished` is told of each as it ends."""
         results: dict[int, T] = {}
-        ready: deque[tuple[int, Any, Exception | None]] = deque((k, None, None) for k in range(len(rollouts)))
+        # No more at once than the engine keeps the state of, else each turn would push out another episode's.
+        started = min(len(rollouts), self.engine.max_sessions or len(rollouts))
+        ready: deque[tuple[int, Any, Exception | None]] = deque((k, None, None) for k in range(started))
         waiting: dict[str, int] = {}
         try:
             while len(results) < len(rollouts):
@@ -71,6 +73,9 @@ class Collector:
                         results[number] = stop.value
                         if finished is not None:
                             finished(number, stop.value)
+                        if started < len(rollouts):
+                            ready.append((started, None, None))
+                            started += 1
                         continue
                     if isinstance(wait, Generate):
                         requests.append(wait.request)

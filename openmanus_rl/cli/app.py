@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from openmanus_rl import __version__, exits
-from openmanus_rl.cli import demos, env, model
+from openmanus_rl.cli import demos, env, model, play, rollout, watch
 from openmanus_rl.trainer import main_ppo
 from openmanus_rl.trainer.main_ppo import ConfigFile, DryRun, Overrides, Recipe
 
@@ -51,6 +51,11 @@ def train(
 
     base = DEFAULT_RECIPE if recipe is None and config is None else recipe
     main_ppo.train(overrides, base, config, dry_run)
+
+
+app.command()(rollout.rollout)
+app.command()(watch.watch)
+app.command()(play.play)
 
 
 @app.command()

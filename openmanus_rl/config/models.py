@@ -124,6 +124,21 @@ def model_shape(path: str) -> ModelShape | None:
     return KNOWN_MODELS.get(path) or KNOWN_MODELS.get(base)
 
 
+def model_context(path: str) -> int | None:
+    """The longest sequence that a model can read, of any architecture; None where it cannot be told."""
+    try:
+        shape = model_shape(path)
+        if shape is not None:
+            return shape.max_positions
+        config = json.loads((local_path(path) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    values = (
+        [config.get(name) for name in ("max_position_embeddings", "n_positions")] if isinstance(config, dict) else []
+    )
+    return next((value for value in values if isinstance(value, int) and value > 0), None)
+
+
 def shape_from_hf_config(config: Any) -> ModelShape | None:
     """Read a Hugging Face `config.json`; None for an architecture this file does not describe."""
     if not isinstance(config, dict):

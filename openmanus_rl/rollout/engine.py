@@ -135,6 +135,8 @@ class Engine(ABC):
     """Whether completions carry the token ids and log-probs that training needs."""
     max_model_len: int | None = None
     """Longest prompt and response together, where there is a limit."""
+    max_sessions: int | None = None
+    """Episodes whose state it keeps between turns; more at once would only push each other out."""
 
     def __init__(self) -> None:
         self.stats = EngineStats()

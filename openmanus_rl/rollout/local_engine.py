@@ -61,6 +61,7 @@ class LocalEngine(Engine):
         self.max_model_len: int = max_model_len or limit or 4096
         cache = KVCache(max_num_seqs, self.max_model_len, int(kv_cache_gb * GIB))
         cache.measured(_bytes_per_token(config, next(model.parameters()).dtype))
+        self.max_sessions = max_num_seqs
         self.scheduler = Scheduler(cache, max_batch_tokens, self.stats)
         self.stop = StopChecker(tokenizer, config.vocab_size)
         self.n_threads = n_threads

@@ -43,11 +43,13 @@ def train(
 
 
 def component_problems(config: Config) -> list[Problem]:
-    """What is wrong with the parts that the config names: its environment and its reward."""
+    """What is wrong with the parts that the config names: its environment, its prompts, its reward."""
+    from openmanus_rl.agent.configured import template_problems
     from openmanus_rl.environments.configured import env_problems
 
     sys.path.insert(0, "")  # module:Class is looked for where the user is
-    return (env_problems(config.env) if config.env.env_name else []) + reward_problems(config)
+    named = env_problems(config.env) if config.env.env_name else []
+    return [*named, *template_problems(config.env), *reward_problems(config)]
 
 
 def reward_problems(config: Config) -> list[Problem]:

@@ -339,6 +339,17 @@ def test_the_same_seed_gives_the_same_episodes_whatever_the_room_and_the_company
     assert len(distinct) == 24
 
 
+def test_episodes_wait_for_a_free_place_instead_of_pushing_each_other_out() -> None:
+    engine = LocalEngine(make_model(positions=4096), tokenizer(), max_num_seqs=3, n_threads=1)
+    playing = agent(engine, max_steps=3)
+    ended: list[str] = []
+    played = playing.run_llm_loop(episodes(9), GREEDY, lambda trajectory: ended.append(trajectory.traj_id))
+    assert [t.traj_id for t in played] == [e.traj_id for e in episodes(9)]
+    assert {*ended[:3]} <= {e.traj_id for e in episodes(5)}
+    assert len(playing._free) == 3  # no more environments than places
+    assert (engine.stats.recomputed, engine.stats.evictions) == (0, 0)
+
+
 def test_an_engine_that_takes_text_gets_the_conversation() -> None:
     seen: list[tuple[dict[str, str], ...]] = []
 

@@ -1,0 +1,122 @@
+"""How far a set of episodes is, while they are played, and what came of them."""
+
+import math
+import time
+from typing import TYPE_CHECKING, Self
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from openmanus_rl.cli.screen import make_console, shown
+from openmanus_rl.evaluation.statistics import Rate, Summary, summarise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import TracebackType
+
+    from openmanus_rl.data.trajectory import Trajectory
+    from openmanus_rl.rollout.engine import EngineStats
+
+PLAIN_LINES = 10
+
+
+class Meter:
+    """A bar on a terminal, else a line for every tenth of the episodes; both go to stderr."""
+
+    def __init__(self, total: int, stats: "EngineStats") -> None:
+        self.total, self.stats = total, stats
+        self.steps = self.done = self.won = self.failed = 0
+        self.started = time.perf_counter()
+        self.console = make_console(stderr=True)
+        columns = (
+            TextColumn("{task.completed:.0f}/{task.total:.0f} episodes", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[told]}", markup=False),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
+        self.task = self.bar.add_task("", total=total, told="")
+
+    def __enter__(self) -> Self:
+        self.started = time.perf_counter()
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
+    ) -> None:
+        self.bar.stop()
+
+    def turn(self) -> None:
+        """A step was taken."""
+        self.steps += 1
+        self.bar.update(self.task, told=self._told())
+
+    def episode(self, trajectory: "Trajectory") -> None:
+        """An episode has ended."""
+        self.done += 1
+        self.won += trajectory.won
+        self.failed += trajectory.stop_reason.is_failure
+        self.bar.update(self.task, completed=self.done, told=self._told())
+        marks = [(count * PLAIN_LINES) // self.total for count in (self.done - 1, self.done)]
+        if self.bar.disable and marks[0] != marks[1]:
+            self.console.print(f"{self.done}/{self.total} episodes, {self._told()}", soft_wrap=True)
+
+    def _told(self) -> str:
+        seconds = max(time.perf_counter() - self.started, 1e-9)
+        rate = Rate(self.won, self.done - self.failed)
+        failed = f", {self.failed} failed" if self.failed else ""
+        tokens = f", {self.stats.sampled / seconds:.0f} tokens/s" if self.stats.sampled else ""
+        return f"success {_percent(rate.value)}{failed}, {self.steps / seconds:.1f} steps/s{tokens}"
+
+    def summarise(self, trajectories: "Sequence[Trajectory]") -> None:
+        """The table at the end, on stdout."""
+        if not trajectories:
+            return
+        seconds = max(time.perf_counter() - self.started, 1e-9)
+        table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+        for name, value in [*summary_rows(summarise(trajectories)), *self._speed_rows(seconds)]:
+            table.add_row(shown(name), shown(value))
+        make_console().print(table)
+
+    def _speed_rows(self, seconds: float) -> "Iterator[tuple[str, str]]":
+        stats = self.stats
+        yield "environment steps", f"{self.steps} in {seconds:.1f} s, {self.steps / seconds:.1f} a second"
+        if stats.sampled:
+            yield "tokens written", f"{stats.sampled}, {stats.sampled / seconds:.0f} a second"
+        if stats.computed:
+            yield "tokens computed", f"{stats.computed} for {stats.needed} needed ({stats.recomputed} again)"
+            yield "engine steps", f"{stats.steps}, {stats.steps / max(stats.seconds, 1e-9):.1f} a second"
+
+
+def summary_rows(summary: Summary) -> "Iterator[tuple[str, str]]":
+    """A summary as names and values."""
+    yield "success", _rate(summary.success)
+    if len(summary.by_task_type) > 1:
+        for kind, rate in summary.by_task_type.items():
+            yield f"  {kind or '(no type)'}", _rate(rate)
+    yield "score", _number(summary.score)
+    yield "return", _number(summary.env_return)
+    if not math.isclose(summary.reward, summary.env_return, abs_tol=1e-9):
+        yield "reward", _number(summary.reward)
+    yield "steps", _number(summary.steps)
+    invalid = summary.invalid_actions
+    yield "invalid actions", f"{_percent(invalid.value)} ({invalid.count} of {invalid.total})"
+    yield "ended with", ", ".join(f"{reason} {count}" for reason, count in summary.stop_reasons.items())
+    if summary.failed:
+        yield "failed", f"{summary.failed} of {summary.episodes}, left out of the numbers above"
+        yield "first error", str(summary.first_error)
+
+
+def _rate(rate: Rate) -> str:
+    low, high = rate.interval
+    return f"{_percent(rate.value)} ({rate.count} of {rate.total}, 95 % interval {_percent(low)} to {_percent(high)})"
+
+
+def _percent(share: float) -> str:
+    return "-" if math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"

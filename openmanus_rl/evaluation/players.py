@@ -1,0 +1,100 @@
+"""Who plays: a model in this process, or one behind an OpenAI-compatible endpoint, with the agent around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openmanus_rl.agent.configured import make_agent, make_sampling
+
+if TYPE_CHECKING:
+    from openmanus_rl.agent.openmanus_agent import OpenManusAgent
+    from openmanus_rl.agent.prompts import Tokenizer
+    from openmanus_rl.config.schema import Config
+    from openmanus_rl.rollout.engine import Engine, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """An agent that is ready to play, and how it samples. `note` is what the user should know about it."""
+
+    engine: Engine
+    agent: OpenManusAgent
+    sampling: SamplingParams
+    note: str = ""
+
+    def close(self) -> None:
+        """Close the environments and the engine."""
+        self.agent.close()
+        self.engine.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model behind an endpoint. With a tokenizer it may be asked in token ids, and then perhaps be trained on."""
+
+    base_url: str
+    model: str
+    api_key: str | None = None
+    tokenizer: str | None = None
+
+
+def local_player(config: Config, temperature: float | None = None) -> Player:
+    """The config's model on the local engine; ValueError says why it cannot be loaded."""
+    import torch
+
+    from openmanus_rl.rollout.local_engine import LocalEngine
+    from openmanus_rl.workers.model import load_model, load_tokenizer
+
+    model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
+    assert model.dtype is not None
+    device = "cuda" if config.trainer.n_gpus_per_node else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("trainer.n_gpus_per_node is set, but there is no GPU that torch can use")
+    tokenizer = load_tokenizer(model.path)
+    try:
+        engine = LocalEngine(
+            load_model(model.path, model.dtype, device),
+            tokenizer,
+            max_model_len=rollout.max_model_len,
+            kv_cache_gb=rollout.kv_cache_gb,
+            max_num_seqs=rollout.max_num_seqs,
+            n_threads=rollout.n_threads,
+        )
+    except ValueError as error:
+        if "max_model_len" not in str(error):
+            raise
+        raise ValueError(f"{error}: lower data.max_prompt_length or data.max_response_length") from None
+    return _player(config, engine, tokenizer, temperature)
+
+
+def served_player(config: Config, served: Served, temperature: float | None = None) -> Player:
+    """A model behind an endpoint, which is asked once whether it answers; ValueError if it does not."""
+    from openmanus_rl.rollout.openai_engine import OpenAIEngine
+    from openmanus_rl.workers.model import load_tokenizer
+
+    tokenizer = None if served.tokenizer is None else load_tokenizer(served.tokenizer)
+    engine = OpenAIEngine(
+        served.base_url, served.model, served.api_key, tokenizer, mode="chat" if tokenizer is None else "auto"
+    )
+    try:
+        engine.check()
+        return _player(config, engine, tokenizer, temperature, engine.why_not_trainable)
+    except (RuntimeError, ValueError) as error:
+        engine.close()
+        raise ValueError(str(error)) from None
+
+
+def _player(
+    config: Config, engine: Engine, tokenizer: Tokenizer | None, temperature: float | None, note: str = ""
+) -> Player:
+    rollout = config.actor_rollout_ref.rollout
+    agent = make_agent(config.env, engine, tokenizer, config.data.max_prompt_length, config.trainer.seed)
+    sampling = make_sampling(
+        agent,
+        config.data.max_response_length,
+        rollout.temperature if temperature is None else temperature,
+        rollout.top_p,
+        rollout.top_k,
+    )
+    return Player(engine, agent, sampling, note)

@@ -1,0 +1,125 @@
+"""What a set of episodes says about an agent: success with its uncertainty, by task type, and how episodes ended.
+
+Episodes that the machinery failed (`env_error`, `engine_error`) say nothing about the agent: they are counted, and left
+out of everything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from openmanus_rl.data.trajectory import StopReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from openmanus_rl.data.trajectory import Trajectory, Turn
+
+Z_95 = 1.959963984540054
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many of so many.
+
+    >>> rate = Rate(8, 10)
+    >>> rate.value, [round(end, 3) for end in rate.interval]
+    (0.8, [0.49, 0.943])
+    """
+
+    count: int
+    total: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.count <= self.total:
+            raise ValueError(f"{self.count} of {self.total} is not a rate")
+
+    @property
+    def value(self) -> float:
+        """The share; nan of nothing."""
+        return self.count / self.total if self.total else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % Wilson score interval (Wilson 1927), which stays sensible at 0 %, at 100 %, and for few episodes.
+
+        (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)
+        """
+        if not self.total:
+            return 0.0, 1.0
+        p, n, square = self.value, self.total, Z_95**2
+        centre = p + square / (2 * n)
+        half = Z_95 * math.sqrt(p * (1 - p) / n + square / (4 * n * n))
+        scale = 1 + square / n
+        return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A set of episodes in numbers. Means are over those that did not fail, and nan where there are none.
+
+    `score` is how far the environment says the task is solved at the end (0 to 1), `env_return` the sum of its
+    rewards, `reward` what the config's reward components made of the episode. Notes are no steps.
+    """
+
+    episodes: int
+    failed: int
+    success: Rate
+    score: float
+    env_return: float
+    reward: float
+    steps: float
+    by_task_type: dict[str, Rate]
+    stop_reasons: dict[StopReason, int]
+    invalid_actions: Rate
+    first_error: str | None = None
+
+
+def summarise(trajectories: Iterable[Trajectory]) -> Summary:
+    """All of it at once."""
+    played = list(trajectories)
+    usable = [trajectory for trajectory in played if not trajectory.stop_reason.is_failure]
+    steps = [acting_turns(trajectory) for trajectory in usable]
+    stops = Counter(trajectory.stop_reason for trajectory in played)
+    kinds = sorted({trajectory.task_type for trajectory in usable})
+    return Summary(
+        episodes=len(played),
+        failed=len(played) - len(usable),
+        success=success_rate(usable),
+        score=_mean([final_score(trajectory) for trajectory in usable]),
+        env_return=_mean([trajectory.env_return for trajectory in usable]),
+        reward=_mean([trajectory.score for trajectory in usable]),
+        steps=_mean([float(len(turns)) for turns in steps]),
+        by_task_type={kind: success_rate([t for t in usable if t.task_type == kind]) for kind in kinds},
+        stop_reasons={reason: stops[reason] for reason in StopReason if stops[reason]},
+        invalid_actions=Rate(
+            sum(not turn.action_valid for turns in steps for turn in turns), sum(len(turns) for turns in steps)
+        ),
+        first_error=next((trajectory.error for trajectory in played if trajectory.error), None),
+    )
+
+
+def success_rate(trajectories: Sequence[Trajectory]) -> Rate:
+    """How many were won."""
+    return Rate(sum(trajectory.won for trajectory in trajectories), len(trajectories))
+
+
+def acting_turns(trajectory: Trajectory) -> list[Turn]:
+    """The turns in which the agent acted, without those in which it took notes."""
+    return [turn for turn in trajectory.turns if not turn.info.get("notes")]
+
+
+def final_score(trajectory: Trajectory) -> float:
+    """The environment's own score at the end; where it gives none, 1 for a solved task and 0 for any other."""
+    given = trajectory.turns[-1].info.get("score") if trajectory.turns else None
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return float(given)
+    return float(trajectory.won)
+
+
+def _mean(values: list[float]) -> float:
+    return fmean(values) if values else math.nan
