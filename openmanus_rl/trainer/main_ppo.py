@@ -80,16 +80,20 @@ def estimate_as_comment(config: Config) -> str:
 
 
 def run(config: Config) -> None:
-    """Build the parts that the config names and train."""
-    from openmanus_rl.config.resolved import write_resolved
+    """Build the parts that the config names and train; what stops a run is said in one line."""
+    if config.trainer.backend == "ray":
+        print("error: trainer.backend=ray is not part of this version yet; use trainer.backend=local", file=sys.stderr)
+        raise SystemExit(exits.FAILED)
+    from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError
+    from openmanus_rl.trainer.ray_trainer import LogProbGapError
+    from openmanus_rl.trainer.run import train as train_locally
+    from openmanus_rl.trainer.stages import TooManyFailuresError
 
-    if config.trainer.run_dir is not None:
-        print(f"resolved config: {write_resolved(config, config.trainer.run_dir)}")
-    print(
-        "error: this version has no training loop yet; --dry-run shows what the config resolves to",
-        file=sys.stderr,
-    )
-    raise SystemExit(exits.FAILED)
+    try:
+        train_locally(config)
+    except (CheckpointError, RunInUseError, LogProbGapError, TooManyFailuresError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(exits.FAILED) from error
 
 
 def main() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.trainer.runs import model_dir
+
 HEAVY = {"torch", "transformers", "numpy", "pydantic", "yaml", "orjson", "ray", "vllm", "gymnasium"}
 
 
@@ -83,11 +85,28 @@ def test_an_unknown_command_exits_with_2() -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_training_writes_the_resolved_config_and_is_honest(tmp_path: Path) -> None:
-    result = run("-m", "openmanus_rl", "train", cwd=tmp_path)
+def test_training_from_the_command_line(tmp_path: Path) -> None:
+    """A tiny run of two steps from the command that users type; the same command again has nothing left to do."""
+    folder = model_dir(tmp_path)
+    settings = [
+        f"actor_rollout_ref.model.path={folder}", "env.env_name=bandit", "env.prompt_template=default",
+        "env.response_grammar=bare", "env.max_steps=1", "env.rollout.n=2", "data.train_batch_size=2",
+        "data.val_batch_size=2", "data.max_prompt_length=900", "data.max_response_length=4",
+        "trainer.total_training_steps=2", "warm_start.episodes=0",
+    ]  # fmt: skip
+    first = run("-m", "openmanus_rl", "train", *settings, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
     assert (tmp_path / "runs/default/config.yaml").is_file()
+    assert "step 2/2" in first.stdout
+    again = run("-m", "openmanus_rl", "train", *settings, cwd=tmp_path)
+    assert "going on after step 2" in again.stdout
+    assert "step 1/2" not in again.stdout
+
+
+def test_what_is_not_there_yet_says_so(tmp_path: Path) -> None:
+    result = run("-m", "openmanus_rl", "train", "trainer.backend=ray", cwd=tmp_path)
     assert result.returncode == 1
-    assert "no training loop yet" in result.stderr
+    assert result.stderr == "error: trainer.backend=ray is not part of this version yet; use trainer.backend=local\n"
 
 
 def test_env_list_and_check(tmp_path: Path) -> None:
