@@ -25,11 +25,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-# The training loop is not part of this version yet: this resolves and checks the default recipe and prints
-# what it would take to run it.
 .PHONY: train
 train: setup ## Set up, then run the default training recipe
-	$(BIN)/openmanus-rl train --dry-run
+	$(BIN)/openmanus-rl train
 
 .PHONY: test
 test: setup ## Set up, then run the whole test suite
