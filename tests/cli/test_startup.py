@@ -93,6 +93,7 @@ def test_training_from_the_command_line(tmp_path: Path) -> None:
         "env.response_grammar=bare", "env.max_steps=1", "env.rollout.n=2", "data.train_batch_size=2",
         "data.val_batch_size=2", "data.max_prompt_length=900", "data.max_response_length=4",
         "trainer.total_training_steps=2", "warm_start.episodes=0",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
     ]  # fmt: skip
     first = run("-m", "openmanus_rl", "train", *settings, cwd=tmp_path)
     assert first.returncode == 0, first.stderr

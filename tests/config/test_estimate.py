@@ -88,7 +88,9 @@ def test_a_critic_of_unknown_shape_is_said() -> None:
 
 
 def test_lora_trains_only_its_adapters() -> None:
-    config = load_config("default", overrides=["actor_rollout_ref.model.lora_rank=2"])
+    config = load_config(
+        "default", overrides=["actor_rollout_ref.model.path=init:tiny", "actor_rollout_ref.model.lora_rank=2"]
+    )
     actor = estimate(config).memory["each actor worker"]
     # tiny: width 256, q 256, kv 128, mlp 1024; seven linear layers a block, rank 2, 4 blocks.
     adapters = 4 * 2 * ((256 + 256) * 2 + (256 + 128) * 2 + (256 + 1024) * 3)
@@ -97,10 +99,11 @@ def test_lora_trains_only_its_adapters() -> None:
 
 
 def test_tokens_of_a_step() -> None:
-    tokens = estimate(load_config("default", overrides=["data.train_batch_size=4", "env.rollout.n=2"])).tokens
+    small = ["data.train_batch_size=4", "env.rollout.n=2", "data.max_prompt_length=960", "data.max_response_length=64"]
+    tokens = estimate(load_config("default", overrides=small)).tokens
     assert tokens["episodes a step"] == 8
     assert tokens["tokens trained a step, at most"] == 8 * 1024
-    window = ["data.train_batch_size=4", "env.rollout.n=2", "env.context=window", "env.max_steps=5"]
+    window = [*small, "env.context=window", "env.max_steps=5"]
     tokens = estimate(load_config("default", overrides=window)).tokens
     assert tokens["tokens trained a step, at most"] == 8 * 5 * 1024
     assert tokens["tokens written a step, at most"] == 8 * 5 * 64
