@@ -43,7 +43,7 @@ def with_engine(model: Any, turns: int, n_threads: int | None = None) -> tuple[f
     """Seconds in all, seconds of each turn, and what was computed. Episodes go on as soon as they can."""
     seen = observations(turns)
     engine = LocalEngine(model, n_threads=n_threads, max_num_seqs=EPISODES)
-    engine.n_threads = n_threads or engine._measure_threads()
+    engine.choose_threads()
     contexts = [seen[0, k] for k in range(EPISODES)]
     sampling = SamplingParams(max_tokens=WRITTEN)
     reached = [0] * EPISODES
@@ -90,7 +90,7 @@ def run(report: Report) -> None:
     """Ratio, tokens computed, cost by turn."""
     model = make_model()
     best = min((1, torch.get_num_threads()), key=lambda n: _timed(n, lambda: with_generate(model, 3)))
-    own = LocalEngine(model)._measure_threads()
+    own = LocalEngine(model).choose_threads()
     ours, theirs = [], []
     for _ in range(3):
         ours.append(with_engine(model, TURNS, own))

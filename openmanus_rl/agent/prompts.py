@@ -170,7 +170,8 @@ class ChatTokens:
         if shown.count(self._MARK) != 1:
             raise ValueError("the tokenizer's chat template does not show an answer as it was written")
         closing = self._encode(shown.partition(self._MARK)[2])
-        self.end_of_turn: int | None = int(closing[0]) if len(closing) else None
+        self.end_of_turn = _end_of_turn(tokenizer, closing.tolist())
+        self._closing = len(closing)
         # A template that shows messages as they are is only rendered once: the rest is putting texts together.
         before, found, after = self._after_answer(self._PROBE).partition(self._PROBE)
         self._around = (before, after) if found else None
@@ -186,8 +187,9 @@ class ChatTokens:
         [user], mark = self._as_text([user])
         text = self._after_answer(user) if self._around is None else f"{self._around[0]}{user}{self._around[1]}"
         added = self._encode(text, mark)
-        if len(answer_ids) and len(added) and answer_ids[-1] == added[0] == self.end_of_turn:
-            return added[1:]
+        if len(answer_ids) and answer_ids[-1] == self.end_of_turn:
+            written = np.flatnonzero(added[: self._closing] == self.end_of_turn)
+            return added[written[0] + 1 :] if len(written) else added
         return added
 
     def answer(self, text: str) -> NDArray[np.int32]:
@@ -224,6 +226,17 @@ class ChatTokens:
         pieces = text.split(mark) if mark else [text]
         ids = [token for piece in pieces for token in self.tokenizer.encode(piece, add_special_tokens=False)]
         return np.array(ids, np.int32)
+
+
+def _end_of_turn(tokenizer: Tokenizer, closing: list[int]) -> int | None:
+    """The special token with which a template closes an answer, else the tokenizer's end; never a piece of text."""
+    special = getattr(tokenizer, "all_special_ids", None)
+    if special is None:
+        return closing[0] if closing else None
+    added: dict[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
+    known = {*special, *(number for number, token in added.items() if token.special)}
+    end: int | None = getattr(tokenizer, "eos_token_id", None)
+    return next((token for token in closing if token in known), end)
 
 
 def _special_tokens(tokenizer: Tokenizer) -> re.Pattern[str] | None:

@@ -110,9 +110,12 @@ class KVCache:
         same &= np.arange(width) < self.lengths[:, None]
         return np.where(same.all(1), width, same.argmin(1))
 
-    def forget(self, row: int) -> None:
-        """Empty a row."""
+    def wipe(self, row: int) -> None:
+        """Empty a row that holds what is not finite: masks do not keep a NaN from spreading, only zeros do."""
         self.lengths[row] = 0
+        for keys, values in self.layers.values():
+            keys[row] = 0
+            values[row] = 0
 
     def clear(self) -> None:
         """Empty all rows: the weights have changed.

@@ -89,9 +89,7 @@ class LocalEngine(Engine):
         """Step until a response is finished."""
         finished, self.errors = self.errors, []
         start = time.perf_counter()
-        if self.n_threads is None:
-            self.n_threads = self._measure_threads()
-        with self._prepared(), threads(self.n_threads), torch.inference_mode():
+        with self._prepared(), threads(self.choose_threads()), torch.inference_mode():
             while not finished and (self.scheduler.waiting or self.scheduler.running):
                 finished = self._step()
         self.stats.seconds += time.perf_counter() - start
@@ -104,6 +102,7 @@ class LocalEngine(Engine):
     def cancel(self, request_ids: Sequence[str]) -> None:
         """Forget requests in flight."""
         self.scheduler.cancel(set(request_ids))
+        self.errors = [error for error in self.errors if error.request_id not in request_ids]
 
     def forget(self) -> None:
         """Empty the cache."""
@@ -154,6 +153,8 @@ class LocalEngine(Engine):
         for r, token, logprob in zip(drawing, tokens.tolist(), logprobs.tolist(), strict=True):
             if not np.isfinite(logprob):
                 self.scheduler.finish(r)
+                self.scheduler.release(r.request.session)
+                self.scheduler.cache.wipe(r.row)
                 reason = f"the model gave a log-prob of {logprob}: its weights or activations are not finite"
                 finished.append(failed(r.request, reason, self.weights_version))
                 continue
@@ -178,6 +179,12 @@ class LocalEngine(Engine):
             text,
             self.weights_version,
         )
+
+    def choose_threads(self) -> int:
+        """The number of threads of a step: the given one, else measured now, once."""
+        if self.n_threads is None:
+            self.n_threads = self._measure_threads()
+        return self.n_threads
 
     def _measure_threads(self) -> int:
         """Time typical steps: 64 episodes that decode, and 16 that read an observation of 32 tokens."""

@@ -136,6 +136,27 @@ def drop_old(run_dir: Path, keep: int) -> None:
             shutil.rmtree(folder)
 
 
+def set_aside(run_dir: Path, after: int) -> Path | None:
+    """Move what a run wrote after a step out of the way of one that starts anew from there; where to, if anything.
+
+    From the very start (`after=0`) that is everything. Nothing is deleted.
+    """
+    later = [path for path in checkpoints(run_dir) if step_of(path) > after]
+    best = best_of(run_dir)
+    names = ["best.json"] if best is not None and best["step"] > after else []
+    if after == 0:
+        names += [name for name in ("base", "engine.json", "metrics.jsonl") if (run_dir / name).exists()]
+    moved = later + [run_dir / name for name in names]
+    if not moved:
+        return None
+    number = 1 + sum(1 for _ in run_dir.glob("earlier_*"))
+    target = run_dir / f"earlier_{number}"
+    target.mkdir()
+    for path in moved:
+        path.rename(target / path.name)
+    return target
+
+
 # --- tensors apart from the rest ------------------------------------------------------------------------------
 
 

@@ -36,7 +36,7 @@ class LocalWorkerGroup:
             rollout.max_model_len,
             rollout.kv_cache_gb,
             rollout.max_num_seqs,
-            n_threads=n_threads or rollout.n_threads,
+            n_threads=rollout.n_threads or n_threads,
         )
         steps = config.trainer.total_training_steps
         assert steps is not None
@@ -54,8 +54,10 @@ class LocalWorkerGroup:
         self.critic: CriticWorker | None = None
         if config.critic is not None:
             epochs = config.critic.ppo_epochs or actor.ppo_epochs
+            portion = config.critic.ppo_mini_batch_size or self.mini_batch
+            updates = steps * epochs * -(-config.data.train_batch_size // portion)
             self.critic = CriticWorker(
-                critic_model, config.critic, epochs, max_tokens, steps * epochs * per_step,
+                critic_model, config.critic, epochs, max_tokens, updates,
                 section.model.dtype or "float32",
             )  # fmt: skip
 

@@ -35,11 +35,24 @@ def train(
     from openmanus_rl.config.load import load_config
     from openmanus_rl.config.resolved import to_yaml
 
-    resolved = load_config(recipe, config, overrides or (), also_check=component_problems)
+    resolved = load_config(recipe, config, overrides or (), also_check=training_problems)
     if dry_run:
         print(to_yaml(resolved) + estimate_as_comment(resolved))
     else:
         run(resolved)
+
+
+def training_problems(config: Config) -> list[Problem]:
+    """What is wrong with the parts, and what rollouts allow but training does not."""
+    from openmanus_rl.config.problems import Problem
+
+    rollout = config.actor_rollout_ref.rollout
+    problems = component_problems(config)
+    for name, neutral in (("top_p", 1.0), ("top_k", -1)):
+        if getattr(rollout, name) != neutral:
+            message = f"training needs {neutral}: log-probs are over the whole vocabulary; val_kwargs may set it"
+            problems.append(Problem(message, (f"actor_rollout_ref.rollout.{name}",)))
+    return problems
 
 
 def component_problems(config: Config) -> list[Problem]:

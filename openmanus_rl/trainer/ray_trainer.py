@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
+
 from openmanus_rl.agent.configured import make_sampling
 from openmanus_rl.agent.openmanus_agent import Episode
 from openmanus_rl.algorithms.kl import make_kl_controller
@@ -145,7 +147,10 @@ class RayPPOTrainer:
         """
         probe = list(range(0, batch.n_samples, max(1, batch.n_samples // 4)))[:4]
         computed = self.group.compute_log_prob(batch, probe)
-        on = computed != 0
+        on = torch.zeros_like(batch.action_mask)
+        for sample in probe:
+            on[batch.cu_seqlens[sample] : batch.cu_seqlens[sample + 1]] = True
+        on &= batch.action_mask
         gap = stages.Gap.between(batch.old_logprobs[on], computed[on])
         metrics |= {"gap/mean": gap.mean, "gap/max": gap.largest, "gap/kl": gap.kl}
         if gap.mean > BROKEN_MEAN:
@@ -187,7 +192,9 @@ class RayPPOTrainer:
                 Episode(task, f"{split}-{k}", f"{split}-{k}", split, seed, (seed, -1, number, k))
                 for k, task in enumerate(tasks)
             ]
-            played = stages.compose_rewards(self.agent.run_llm_loop(episodes, sampling), self.composer)
+            played = self.agent.run_llm_loop(episodes, sampling)
+            stages.check_failures(played, config.trainer.max_failure_rate)
+            played = stages.compose_rewards(played, self.composer)
             metrics |= _named(f"val/{split}", stages.rollout_metrics(played))
         metrics["time/validate"] = time.perf_counter() - start
         return metrics

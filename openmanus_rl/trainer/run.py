@@ -40,6 +40,7 @@ class Run:
     directory: Path
     metrics: MetricsFile
     group: LocalWorkerGroup
+    trainer: RayPPOTrainer | None = None
     best: float = -1.0
     saved: Path | None = None
     stopping: bool = field(default=False)
@@ -55,9 +56,14 @@ class Run:
         """Save a checkpoint if one is due or validation has never been better."""
         score = validation_score(metrics)
         better = score is not None and score > self.best
-        if self.config.trainer.save_freq <= 0 or not (due or better):
+        if (self.config.trainer.save_freq <= 0 and not self.stopping) or not (due or better):
             return
-        state = {"workers": self.group.state_dict(), "best": max(self.best, score if score is not None else -1.0)}
+        assert self.trainer is not None
+        state = {
+            "workers": self.group.state_dict(),
+            "best": max(self.best, score if score is not None else -1.0),
+            "kl_coefficient": self.trainer.kl_control.value,
+        }
         self.saved = checkpoint.write_checkpoint(self.directory, step, state, self.group.save_pretrained)
         if better and score is not None:
             self.best = score
@@ -87,8 +93,9 @@ class Run:
 
 def validation_score(metrics: dict[str, float]) -> float | None:
     """Success over both validation splits, or None if they were not played."""
-    found = [metrics[name] for name in VALIDATION if name in metrics]
-    return sum(found) / len(found) if found else None
+    if any(name not in metrics for name in VALIDATION):
+        return None
+    return sum(metrics[name] for name in VALIDATION) / len(VALIDATION)
 
 
 def train(config: Config) -> Path:
@@ -98,24 +105,41 @@ def train(config: Config) -> Path:
         raise ValueError("trainer.default_local_dir is null, but a run needs a place for its checkpoints")
     with checkpoint.locked(directory):
         resumed = find_checkpoint(config, directory)
+        step, state = (0, None) if resumed is None else checkpoint.read_checkpoint(resumed)
+        if config.trainer.resume_mode != "auto" and (aside := checkpoint.set_aside(directory, step)):
+            print(f"what an earlier run left there is now in {aside}", flush=True)
         write_resolved(config, directory)
         model, tokenizer = _base(config, directory)
         group = LocalWorkerGroup(config, model, tokenizer, _threads(directory))
-        step, state = (0, None) if resumed is None else checkpoint.read_checkpoint(resumed)
+        _remember_threads(directory, group)
         run = Run(config, directory, MetricsFile(directory / "metrics.jsonl", step if state else None), group)
         trainer = _trainer(config, group, run)
-        if state is not None:
-            group.load_state_dict(state["workers"])
-            group.publish_weights(step)
-            trainer.step, run.first_step, run.best = step, step, state["best"]
-            print(f"going on after step {step}: {resumed}", flush=True)
-        with _interruptible(run):
-            trainer.fit()
-        _remember_threads(directory, group)
-        trainer.agent.close()
-        group.close()
+        try:
+            if state is not None and resumed is not None:
+                _restore(run, trainer, step, state, resumed)
+            with _interruptible(run):
+                trainer.fit()
+        finally:
+            trainer.agent.close()
+            group.close()
     _tell_end(run, trainer.step)
     return directory
+
+
+def _restore(run: Run, trainer: RayPPOTrainer, step: int, state: dict[str, Any], folder: Path) -> None:
+    """Go on from a checkpoint."""
+    try:
+        run.group.load_state_dict(state["workers"])
+        trainer.kl_control.value = float(state["kl_coefficient"])
+        run.best = float(state["best"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise checkpoint.CheckpointError(
+            f"{folder} does not fit this config ({type(error).__name__}: {str(error).splitlines()[0]}). Was the model, "
+            "the critic or the KL to the reference changed? Start anew with trainer.resume_mode=disable"
+        ) from error
+    run.group.publish_weights(step)
+    trainer.step = run.first_step = step
+    print(f"going on after step {step}: {folder}", flush=True)
 
 
 def find_checkpoint(config: Config, directory: Path) -> Path | None:
@@ -145,9 +169,10 @@ def _trainer(config: Config, group: LocalWorkerGroup, run: Run) -> RayPPOTrainer
     room = config.data.max_prompt_length
     agent = make_agent(config.env, group.engine, group.tokenizer, room, config.trainer.seed)
     composer = RewardComposer.from_specs([part.model_dump() for part in config.reward.components])
-    return RayPPOTrainer(
+    run.trainer = RayPPOTrainer(
         config, group, agent, composer, env.tasks, run.report, run.save, should_stop=lambda: run.stopping
-    )  # fmt: skip
+    )
+    return run.trainer
 
 
 def _threads(directory: Path) -> int | None:
@@ -157,8 +182,8 @@ def _threads(directory: Path) -> int | None:
 
 
 def _remember_threads(directory: Path, group: LocalWorkerGroup) -> None:
-    if group.engine.n_threads is not None:
-        (directory / "engine.json").write_bytes(orjson.dumps({"n_threads": group.engine.n_threads}))
+    """Before the first step: a run that is killed in it must find the number again."""
+    (directory / "engine.json").write_bytes(orjson.dumps({"n_threads": group.engine.choose_threads()}))
 
 
 @contextmanager
@@ -186,6 +211,7 @@ def _tell_end(run: Run, step: int) -> None:
         folder = run.directory / "checkpoints" / f"step_{best['step']:06d}" / "model"
         print(f"best validation success {best['value']:.1%} at step {best['step']}: {folder}")
     if run.stopping and step < (run.config.trainer.total_training_steps or 0):
-        print(f"stopped after step {step}; the same command goes on from {run.saved}")
+        onward = f"goes on from {run.saved}" if run.saved else "starts anew: nothing had been saved yet"
+        print(f"stopped after step {step}; the same command {onward}")
     else:
         print(f"metrics: {run.metrics.path}")

@@ -31,7 +31,9 @@ def load_model(path: str, dtype: str = "float32", device: str = "cpu") -> torch.
     """A causal language model, in evaluation mode."""
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # type: ignore[no-untyped-call] # bars of a blink, in every log
     source = _source(path)
     if "gguf_file" not in source:
         source["use_safetensors"] = True

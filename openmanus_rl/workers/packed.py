@@ -44,8 +44,14 @@ def hidden_states(model: Any, packed: Packed) -> Tensor:
 
 
 def prepare(model: Any) -> None:
-    """Let a model attend within packed sequences; without any it attends as it always did."""
+    """Let a model attend within packed sequences; without any it attends as it always did.
+
+    Dropout is turned off: the policy that is updated must be the policy that was sampled.
+    """
     model.config._attn_implementation = IMPLEMENTATION
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
 
 
 def _inputs(packed: Packed) -> dict[str, Any]:

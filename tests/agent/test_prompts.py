@@ -149,6 +149,21 @@ def test_a_template_that_trims_is_followed() -> None:
     assert text(added) == "\n<|im_start|>user\na wall<|im_end|>\n<|im_start|>assistant\n"
 
 
+class Llama2Like(Trimming):
+    """Closes an answer with a space and the end token."""
+
+    all_special_ids = (0, 1, 2)
+    eos_token_id = 2
+
+
+def test_the_end_of_a_turn_is_a_special_token_and_never_text() -> None:
+    template = "{% for m in messages %}{{ m['content'] }} <|im_end|>{% endfor %}"
+    chat = ChatTokens(Llama2Like(template))
+    assert chat.end_of_turn == 2
+    assert text(chat.following("a wall", np.array([5, 2], np.int32))) == "a wall <|im_end|>"
+    assert text(chat.following("a wall", np.array([5], np.int32))) == " <|im_end|>a wall <|im_end|>"
+
+
 def test_a_template_that_hides_answers_is_refused() -> None:
     with pytest.raises(ValueError, match="does not show an answer as it was written"):
         ChatTokens(Trimming("{% for m in messages %}{{ m['role'] }}{% endfor %}"))

@@ -166,6 +166,33 @@ def test_weights_that_are_not_finite_are_an_error_that_says_so() -> None:
     assert "not finite" in answer.error
 
 
+def test_a_nan_does_not_outlive_the_weights_that_made_it() -> None:
+    model = make_model()
+    engine = LocalEngine(model, n_threads=1)
+    good = model.state_dict()["model.norm.weight"].clone()
+    layer = model.model.layers[0].input_layernorm.weight
+    kept = layer.detach().clone()
+    with torch.no_grad():
+        layer.fill_(float("nan"))
+    prompts = [np.arange(20, 60, dtype=np.int32), np.arange(70, 80, dtype=np.int32)]
+    sampling = SamplingParams(max_tokens=3)
+    bad = engine.generate([Request(f"b{k}", p, sampling, (k,), f"s{k}") for k, p in enumerate(prompts)])
+    assert all(answer.error for answer in bad)
+    with torch.no_grad():
+        layer.copy_(kept)
+    engine.weights_changed(1)
+    requests = [Request(f"g{k}", p[::-1].copy(), sampling, (k,), f"t{k}") for k, p in enumerate(prompts)]
+    assert [answer.error for answer in engine.generate(requests[::-1])] == [None, None]
+    assert torch.equal(good, model.state_dict()["model.norm.weight"])
+
+
+def test_a_cancelled_request_that_could_not_run_is_not_given_back() -> None:
+    engine = LocalEngine(make_model(), n_threads=1)
+    engine.submit([Request("long", np.ones(600, np.int32), SamplingParams(max_tokens=4))])
+    engine.cancel(["long"])
+    assert (engine.in_flight, engine.poll()) == (0, [])
+
+
 def test_bad_limits_are_refused() -> None:
     with pytest.raises(ValueError, match="max_model_len=1000 is longer than the model's context of 512"):
         LocalEngine(make_model(), max_model_len=1000)

@@ -13,6 +13,7 @@ import torch
 from openmanus_rl.tracking.metrics_file import MetricsFile, read_metrics
 from openmanus_rl.trainer import checkpoint, run, stages
 from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError
+from openmanus_rl.trainer.main_ppo import training_problems
 from openmanus_rl.trainer.ray_trainer import LogProbGapError, RayPPOTrainer
 from tests.conftest import REPOSITORY
 from tests.trainer.runs import small_config
@@ -62,6 +63,26 @@ def test_a_run_that_goes_on_is_the_run_that_never_stopped(tmp_path: Path) -> Non
     run.train(small_config(broken, estimator="gae"))
     assert same(final_weights(straight), final_weights(broken))
     assert told(straight)[2:] == told(broken)[2:]
+
+
+def test_the_engines_threads_are_measured_once_and_kept_for_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from openmanus_rl.rollout import local_engine
+
+    config = small_config(tmp_path, "actor_rollout_ref.rollout.n_threads=null", "trainer.total_training_steps=1")
+    monkeypatch.setattr(local_engine, "fastest_threads", lambda _: 1)
+    killed = RayPPOTrainer.fit
+
+    def die(_: RayPPOTrainer) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RayPPOTrainer, "fit", die)
+    with pytest.raises(KeyboardInterrupt):
+        run.train(config)
+    monkeypatch.setattr(RayPPOTrainer, "fit", killed)
+    monkeypatch.setattr(local_engine, "fastest_threads", lambda _: pytest.fail("measured again"))
+    run.train(config)
 
 
 @pytest.mark.parametrize("moment", ["collect", "update_actor", "write_checkpoint", "between files"])
@@ -124,6 +145,54 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(
     assert "SIGINT: finishing this step, then saving" in shown.err
     assert "stopped after step 2; the same command goes on from" in shown.out
     assert [checkpoint.step_of(path) for path in checkpoint.checkpoints(tmp_path / "run")][-1] == 2
+
+
+def test_an_adaptive_kl_coefficient_goes_on_where_it_was(tmp_path: Path) -> None:
+    adaptive = [
+        "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.kl_coef=0.1",
+        "algorithm.kl_ctrl.horizon=10", "actor_rollout_ref.actor.use_kl_loss=false",
+    ]  # fmt: skip
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    for folder in (straight, broken):
+        folder.mkdir()
+    run.train(small_config(straight, *adaptive))
+    run.train(small_config(broken, *adaptive, "trainer.total_training_steps=2"))
+    run.train(small_config(broken, *adaptive))
+    coefficients = [[line["kl_coefficient"] for line in told(folder)[1:]] for folder in (straight, broken)]
+    assert coefficients[0] == coefficients[1]
+    assert len(set(coefficients[0])) == 4
+
+
+def test_starting_anew_sets_the_earlier_run_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run.train(small_config(tmp_path, "trainer.max_actor_ckpt_to_keep=2"))
+    run.train(
+        small_config(
+            tmp_path,
+            "trainer.max_actor_ckpt_to_keep=2",
+            "trainer.resume_mode=disable",
+            "trainer.total_training_steps=2",
+        )
+    )
+    assert [checkpoint.step_of(path) for path in checkpoint.checkpoints(tmp_path / "run")] == [1, 2]
+    assert {path.name for path in (tmp_path / "run" / "earlier_1").iterdir()} >= {"step_000004", "metrics.jsonl"}
+    assert "earlier_1" in capsys.readouterr().out
+    earlier = checkpoint.checkpoints(tmp_path / "run")[0]
+    run.train(small_config(tmp_path, f"trainer.resume_mode={earlier}", "trainer.total_training_steps=3"))
+    assert [checkpoint.step_of(path) for path in checkpoint.checkpoints(tmp_path / "run")] == [1, 2, 3]
+
+
+def test_a_checkpoint_of_another_config_is_refused(tmp_path: Path) -> None:
+    run.train(small_config(tmp_path, "actor_rollout_ref.actor.use_kl_loss=false", "trainer.total_training_steps=1"))
+    with pytest.raises(CheckpointError, match=r"does not fit this config.*resume_mode=disable"):
+        run.train(small_config(tmp_path))
+
+
+def test_sampling_that_training_cannot_follow_is_a_problem_of_the_config(tmp_path: Path) -> None:
+    config = small_config(tmp_path, "actor_rollout_ref.rollout.top_k=5", "actor_rollout_ref.rollout.top_p=0.9")
+    assert [problem.keys[0] for problem in training_problems(config)] == [
+        "actor_rollout_ref.rollout.top_p",
+        "actor_rollout_ref.rollout.top_k",
+    ]
 
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
