@@ -235,6 +235,8 @@ def test_a_real_signal_ends_it_with_130(model_dir: Path, tmp_path: Path) -> None
     process = subprocess.Popen(
         [sys.executable, "-m", "openmanus_rl", *map(str, words)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # Where the tests themselves run in the background, SIGINT is ignored, and a child would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - a child without threads
     )  # fmt: skip
     assert process.stderr is not None
     line = process.stderr.readline()
