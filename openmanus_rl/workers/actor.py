@@ -12,6 +12,7 @@ from openmanus_rl.algorithms.aggregation import agg_loss
 from openmanus_rl.algorithms.kl import kl_penalty
 from openmanus_rl.algorithms.policy_loss import compute_policy_loss
 from openmanus_rl.workers.micro_batches import split_into_micro_batches, split_into_mini_batches
+from openmanus_rl.workers.model import make_bfloat16_safe
 from openmanus_rl.workers.optimizer import Optimizer
 from openmanus_rl.workers.packed import prepare, token_logprobs
 
@@ -49,6 +50,8 @@ class ActorRolloutRefWorker:
         self.device = next(model.parameters()).device
         self.temperature = config.rollout.temperature
         self.dtype = getattr(torch, config.model.dtype or "float32")
+        if self.dtype is torch.bfloat16 and self.device.type == "cpu":
+            make_bfloat16_safe()
         self.reference: Any = frozen_copy(model) if needs_reference else None
         self.optimizer = Optimizer(
             model.parameters(), config.actor.optim, total_steps, config.actor.grad_clip, self.dtype is torch.float16

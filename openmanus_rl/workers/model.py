@@ -5,6 +5,10 @@ Nothing in a model repository is run: no remote code, no pickle; only safetensor
 
 from __future__ import annotations
 
+import functools
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +38,8 @@ def load_model(path: str, dtype: str = "float32", device: str = "cpu") -> torch.
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # type: ignore[no-untyped-call] # bars of a blink, in every log
+    if dtype == "bfloat16" and device == "cpu":
+        make_bfloat16_safe()
     source = _source(path)
     if "gguf_file" not in source:
         source["use_safetensors"] = True
@@ -45,6 +51,20 @@ def load_model(path: str, dtype: str = "float32", device: str = "cpu") -> torch.
         raise ValueError(f"{path}: its weights cannot be loaded: {_first_line(error)}") from error
     loaded: torch.nn.Module = model.to(device).eval()
     return loaded
+
+
+@functools.cache
+def make_bfloat16_safe() -> None:
+    """Keep bfloat16 on a CPU from killing the process.
+
+    Some virtual machines announce matrix instructions (AMX) that they do not carry out, and nothing but trying tells.
+    So they are tried in a process of their own; where that dies, the library that would use them is told to do without.
+    """
+    if "ONEDNN_MAX_CPU_ISA" in os.environ:
+        return
+    trial = "import torch; torch.nn.Linear(256, 256).bfloat16()(torch.ones(64, 256).bfloat16())"
+    if subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False).returncode != 0:
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
 
 
 def _source(path: str) -> dict[str, Any]:
