@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import random
 import re
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from openmanus_rl.environments.base import (
-    SPLITS,
-    NumberedTasks,
-    Split,
-    StepResult,
-    TextEnv,
-    belongs_to,
-    check_between,
-    parse_numbered_task,
-)
+from openmanus_rl.environments.base import NumberedEnv, Split, StepResult, belongs_to, check_between
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from openmanus_rl.environments.base import AnchorMode, Expert, Info
 
 Hint = Literal["name", "likeness"]
@@ -36,7 +25,7 @@ COLOURS: dict[str, str] = {
 }
 
 
-class BanditEnv(TextEnv):
+class BanditEnv(NumberedEnv):
     """Each round shows `arms` levers and a hint which one pays; the last pull pays 1 if every pull was the right one.
 
     Actions: the colour of a lever. A wrong pull does not end the episode, but it can no longer be won.
@@ -52,28 +41,20 @@ class BanditEnv(TextEnv):
         anchor_mode: AnchorMode = "state",
         tasks_per_split: int = 1000,
     ) -> None:
-        super().__init__(anchor_mode)
+        super().__init__(anchor_mode, tasks_per_split)
         check_between("arms", arms, 2, len(COLOURS))
         check_between("rounds", rounds, 1, 10)
         check_between("tasks_per_split", tasks_per_split, 1, 10**9)
         if hint not in ("name", "likeness"):
             raise ValueError(f"hint must be name or likeness, got {hint!r}")
         self.arms, self.rounds, self.hint = arms, rounds, hint
-        self.tasks_per_split = tasks_per_split
-
-    def tasks(self, split: Split) -> Sequence[str]:
-        """Numbered tasks; each is another sequence of levers and hints."""
-        return NumberedTasks(split, self.tasks_per_split)
 
     def expert(self) -> Expert:
         """Reads the hint."""
         return BanditExpert()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
+    def _start(self, task: str, split: Split) -> str:
         """Draw the rounds of a task."""
-        super().reset(seed=seed)
-        task = self.choose_task(seed, options)
-        split, _ = parse_numbered_task(task, self.name, dict.fromkeys(SPLITS, self.tasks_per_split))
         rng = random.Random(f"bandit/{self.arms},{self.rounds},{self.hint}/{task}")
         while True:
             self.levers = [rng.sample(list(COLOURS), self.arms) for _ in range(self.rounds)]
@@ -81,10 +62,7 @@ class BanditEnv(TextEnv):
             if belongs_to(f"{self.levers} {self.paying}", split):
                 break
         self.round = self.right = 0
-        observation = self._look()
-        info = self._info(observation, True)
-        self.begin(info)
-        return observation, info
+        return self._look()
 
     def step(self, action: str) -> StepResult:
         """Pull a lever; what is not a lever's colour changes nothing."""

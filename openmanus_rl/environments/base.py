@@ -214,3 +214,36 @@ def belongs_to(content: str, split: Split) -> bool:
     """
     held_out = hashlib.sha256(content.encode()).digest()[0] < 64
     return held_out == (split == "valid_unseen")
+
+
+class NumberedEnv(TextEnv):
+    """An environment that makes each task from its number: `tasks_per_split` of them in every split.
+
+    A subclass says how a task starts (`_start`) and what is known of a situation (`_info`).
+    """
+
+    def __init__(self, anchor_mode: AnchorMode, tasks_per_split: int) -> None:
+        super().__init__(anchor_mode)
+        self.tasks_per_split = tasks_per_split
+
+    def tasks(self, split: Split) -> Sequence[str]:
+        """Numbered tasks, each another one."""
+        return NumberedTasks(split, self.tasks_per_split)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
+        """Start a task."""
+        super().reset(seed=seed)
+        task = self.choose_task(seed, options)
+        split, _ = parse_numbered_task(task, self.name, dict.fromkeys(SPLITS, self.tasks_per_split))
+        observation = self._start(task, split)
+        info = self._info(observation, True)
+        self.begin(info)
+        return observation, info
+
+    @abstractmethod
+    def _start(self, task: str, split: Split) -> str:
+        """Set up the task; the first observation."""
+
+    @abstractmethod
+    def _info(self, observation: str, valid: bool) -> Info:
+        """The info of the situation, after an action that was valid or not."""

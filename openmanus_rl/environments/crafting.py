@@ -8,21 +8,12 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from openmanus_rl.environments.base import (
-    SPLITS,
-    NumberedTasks,
-    Split,
-    StepResult,
-    TextEnv,
-    belongs_to,
-    check_between,
-    parse_numbered_task,
-)
+from openmanus_rl.environments.base import NumberedEnv, Split, StepResult, belongs_to, check_between
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from openmanus_rl.environments.base import AnchorMode, Expert, Info
 
@@ -65,7 +56,7 @@ def read_command(text: str) -> Recipe | None:
     return Recipe(match[2], int(match[1]), ingredients) if match and len(ingredients) == len(parts) else None
 
 
-class CraftingEnv(TextEnv):
+class CraftingEnv(NumberedEnv):
     """A list of crafting commands and a goal that takes `depth` levels of crafting; some commands lead nowhere.
 
     Actions: `get N item` (raw items only), `craft N item using N item, N item` (a whole number of batches of one of the
@@ -76,35 +67,24 @@ class CraftingEnv(TextEnv):
     name: ClassVar[str] = "crafting"
 
     def __init__(self, depth: int = 2, anchor_mode: AnchorMode = "state", tasks_per_split: int = 1000) -> None:
-        super().__init__(anchor_mode)
+        super().__init__(anchor_mode, tasks_per_split)
         check_between("depth", depth, 1, 4)
         check_between("tasks_per_split", tasks_per_split, 1, 10**9)
         self.depth = depth
-        self.tasks_per_split = tasks_per_split
-
-    def tasks(self, split: Split) -> Sequence[str]:
-        """Numbered tasks; each has its recipes and its goal. Goals of valid_unseen are never goals in training."""
-        return NumberedTasks(split, self.tasks_per_split)
 
     def expert(self) -> Expert:
         """Works out from the crafting commands what is needed."""
         return CraftingExpert()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
+    def _start(self, task: str, split: Split) -> str:
         """Draw the recipes of a task."""
-        super().reset(seed=seed)
-        task = self.choose_task(seed, options)
-        split, _ = parse_numbered_task(task, self.name, dict.fromkeys(SPLITS, self.tasks_per_split))
         self.recipes, self.goal = _make_recipes(random.Random(f"crafting/{self.depth}/{task}"), self.depth, split)
         self.raw = {name for recipe in self.recipes.values() for name, _ in recipe.ingredients} - set(self.recipes)
         self.needed = set(_demand(self.recipes, self.goal)) - self.raw
         self.carried: Counter[str] = Counter()
         self.crafted: set[str] = set()
         commands = "\n".join(recipe.command() for recipe in self.recipes.values())
-        observation = f"Crafting commands:\n{commands}\n\nGoal: craft 1 {self.goal}."
-        info = self._info(observation, True)
-        self.begin(info)
-        return observation, info
+        return f"Crafting commands:\n{commands}\n\nGoal: craft 1 {self.goal}."
 
     def step(self, action: str) -> StepResult:
         """Do it; an impossible action changes nothing and is told why."""

@@ -5,22 +5,11 @@ from __future__ import annotations
 import random
 import re
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from openmanus_rl.environments.base import (
-    SPLITS,
-    NumberedTasks,
-    Split,
-    StepResult,
-    TextEnv,
-    belongs_to,
-    check_between,
-    parse_numbered_task,
-)
+from openmanus_rl.environments.base import NumberedEnv, Split, StepResult, belongs_to, check_between
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from openmanus_rl.environments.base import AnchorMode, Expert, Info
 
 Cell = tuple[int, int]
@@ -31,7 +20,7 @@ RULES = "Walk from S to G. F is ice, H is a hole: if you fall in, you lose. Move
 SLIPPERY = "The ice is slippery: two moves in three go to one side of where you wanted."
 
 
-class FrozenLakeEnv(TextEnv):
+class FrozenLakeEnv(NumberedEnv):
     """A map of `size` x `size` cells with a safe way from S to G, the whole of it in view.
 
     With `slippery`, a move goes where it should with probability 1/3, and to either side of that with 1/3 each, as in
@@ -47,34 +36,23 @@ class FrozenLakeEnv(TextEnv):
         anchor_mode: AnchorMode = "state",
         tasks_per_split: int = 1000,
     ) -> None:
-        super().__init__(anchor_mode)
+        super().__init__(anchor_mode, tasks_per_split)
         check_between("size", size, 3, 20)
         check_between("tasks_per_split", tasks_per_split, 1, 10**9)
         if not isinstance(slippery, bool):
             raise ValueError(f"slippery must be true or false, got {slippery!r}")
         self.size, self.slippery = size, slippery
-        self.tasks_per_split = tasks_per_split
-
-    def tasks(self, split: Split) -> Sequence[str]:
-        """Numbered tasks; each has its map."""
-        return NumberedTasks(split, self.tasks_per_split)
 
     def expert(self) -> Expert:
         """Plans on the map that it is shown."""
         return FrozenLakeExpert()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
+    def _start(self, task: str, split: Split) -> str:
         """Freeze the lake of a task."""
-        super().reset(seed=seed)
-        task = self.choose_task(seed, options)
-        split, _ = parse_numbered_task(task, self.name, dict.fromkeys(SPLITS, self.tasks_per_split))
         self._rng = random.Random(f"frozenlake/{self.size},{self.slippery}/{task}")
         self.rows = _make_map(self._rng, self.size, split)
         self.position = _find(self.rows, "S")
-        observation = f"{RULES}{' ' + SLIPPERY if self.slippery else ''}\n{self._look()}"
-        info = self._info(observation, True)
-        self.begin(info)
-        return observation, info
+        return f"{RULES}{' ' + SLIPPERY if self.slippery else ''}\n{self._look()}"
 
     def step(self, action: str) -> StepResult:
         """Move; a move off the map, and anything else, changes nothing."""

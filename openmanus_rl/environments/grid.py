@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from openmanus_rl.environments.base import (
-    SPLITS,
-    NumberedTasks,
-    Split,
-    StepResult,
-    TextEnv,
-    check_between,
-    parse_numbered_task,
-)
+from openmanus_rl.environments.base import NumberedEnv, Split, StepResult, check_between
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from openmanus_rl.data.json_values import Json
     from openmanus_rl.environments.base import AnchorMode, Expert, Info
 
@@ -26,7 +16,7 @@ Cell = tuple[int, int]
 MOVES: dict[str, Cell] = {"north": (-1, 0), "south": (1, 0), "west": (0, -1), "east": (0, 1)}
 
 
-class GridEnv(TextEnv):
+class GridEnv(NumberedEnv):
     """A room of `size` x `size` cells, split by a wall with one door; the key is on the agent's side, the goal behind.
 
     The agent sees its cell and the four beside it. Actions: north, south, west, east, take key, open door.
@@ -35,24 +25,17 @@ class GridEnv(TextEnv):
     name: ClassVar[str] = "grid"
 
     def __init__(self, size: int = 5, anchor_mode: AnchorMode = "state", tasks_per_split: int = 1000) -> None:
-        super().__init__(anchor_mode)
+        super().__init__(anchor_mode, tasks_per_split)
         check_between("size", size, 3, 50)
         self.size = size
-        self.tasks_per_split = tasks_per_split
-
-    def tasks(self, split: Split) -> Sequence[str]:
-        """Numbered tasks; each is another room."""
-        return NumberedTasks(split, self.tasks_per_split)
 
     def expert(self) -> Expert:
         """Explores what it has not seen, nearest first."""
         return GridExpert()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
+    def _start(self, task: str, split: Split) -> str:
         """Lay out the room of a task."""
-        super().reset(seed=seed)
-        task = self.choose_task(seed, options)
-        parse_numbered_task(task, self.name, dict.fromkeys(SPLITS, self.tasks_per_split))
+        del split
         rng = random.Random(f"grid/{self.size}/{task}")
         self.wall = rng.randrange(1, self.size - 1)
         near = [(row, column) for row in range(self.size) for column in range(self.wall)]
@@ -60,10 +43,7 @@ class GridEnv(TextEnv):
         self.agent, self.key = rng.sample(near, 2)
         self.goal = (rng.randrange(self.size), rng.randrange(self.wall + 1, self.size))
         self.has_key = self.door_open = False
-        observation = f"Find the key, open the door, reach the goal.\n{self._look()}"
-        info = self._info(observation, True)
-        self.begin(info)
-        return observation, info
+        return f"Find the key, open the door, reach the goal.\n{self._look()}"
 
     def step(self, action: str) -> StepResult:
         """Do it; an impossible action changes nothing."""

@@ -6,21 +6,12 @@ import random
 import re
 from heapq import heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from openmanus_rl.environments.base import (
-    SPLITS,
-    NumberedTasks,
-    Split,
-    StepResult,
-    TextEnv,
-    belongs_to,
-    check_between,
-    parse_numbered_task,
-)
+from openmanus_rl.environments.base import NumberedEnv, Split, StepResult, belongs_to, check_between
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from openmanus_rl.data.json_values import Json
     from openmanus_rl.environments.base import AnchorMode, Expert, Info
@@ -48,7 +39,7 @@ class Situation(NamedTuple):
     boxes: frozenset[Cell]
 
 
-class SokobanEnv(TextEnv):
+class SokobanEnv(NumberedEnv):
     """A room of `size` x `size` cells, outer walls included, with as many boxes as goals, all of it in view.
 
     A box in a corner cannot be moved again; the episode goes on all the same, as in the game.
@@ -59,32 +50,21 @@ class SokobanEnv(TextEnv):
     def __init__(
         self, size: int = 6, boxes: int = 1, anchor_mode: AnchorMode = "state", tasks_per_split: int = 1000
     ) -> None:
-        super().__init__(anchor_mode)
+        super().__init__(anchor_mode, tasks_per_split)
         check_between("size", size, 5, 12)
         check_between("boxes", boxes, 1, min(4, size - 4))
         check_between("tasks_per_split", tasks_per_split, 1, 10**9)
         self.size, self.boxes = size, boxes
-        self.tasks_per_split = tasks_per_split
-
-    def tasks(self, split: Split) -> Sequence[str]:
-        """Numbered tasks; each is another room."""
-        return NumberedTasks(split, self.tasks_per_split)
 
     def expert(self) -> Expert:
         """Searches for a solution on the board that it is shown."""
         return SokobanExpert()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
+    def _start(self, task: str, split: Split) -> str:
         """Set up the room of a task."""
-        super().reset(seed=seed)
-        task = self.choose_task(seed, options)
-        split, _ = parse_numbered_task(task, self.name, dict.fromkeys(SPLITS, self.tasks_per_split))
         rng = random.Random(f"sokoban/{self.size},{self.boxes}/{task}")
         self.room, self.now = _make_room(rng, self.size, self.boxes, split)
-        observation = f"{RULES}\n{self._board()}"
-        info = self._info(observation, True)
-        self.begin(info)
-        return observation, info
+        return f"{RULES}\n{self._board()}"
 
     def step(self, action: str) -> StepResult:
         """Move, pushing what stands in the way if it can be pushed; an impossible action changes nothing."""

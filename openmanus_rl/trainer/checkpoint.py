@@ -21,6 +21,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from openmanus_rl.data.durable import sync
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -69,12 +71,12 @@ def write_checkpoint(
             export(aside / "model")
         (aside / "state.json").write_bytes(orjson.dumps({"format": FORMAT, "step": step, "state": rest}))
         for path in sorted(aside.rglob("*")):
-            _sync(path)
-        _sync(aside)
+            sync(path)
+        sync(aside)
         if final.exists():
             shutil.rmtree(final)
         aside.rename(final)
-        _sync(root)
+        sync(root)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise CheckpointError(
@@ -114,9 +116,9 @@ def note_best(run_dir: Path, step: int, metric: str, value: float) -> None:
     """Remember a checkpoint as the best so far."""
     aside = run_dir / ".best.json"
     aside.write_bytes(orjson.dumps({"step": step, "metric": metric, "value": value}))
-    _sync(aside)
+    sync(aside)
     aside.rename(run_dir / "best.json")
-    _sync(run_dir)
+    sync(run_dir)
 
 
 def best_of(run_dir: Path) -> dict[str, Any] | None:
@@ -192,11 +194,3 @@ def _restore(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, list):
         return [_restore(inner, tensors) for inner in value]
     return value
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

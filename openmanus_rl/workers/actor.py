@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,11 +13,9 @@ from openmanus_rl.algorithms.policy_loss import compute_policy_loss
 from openmanus_rl.workers.micro_batches import split_into_micro_batches, split_into_mini_batches
 from openmanus_rl.workers.model import make_bfloat16_safe
 from openmanus_rl.workers.optimizer import Optimizer
-from openmanus_rl.workers.packed import prepare, token_logprobs
+from openmanus_rl.workers.packed import autocast, prepare, token_logprobs
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     import numpy as np
     from torch import Tensor
 
@@ -79,15 +76,10 @@ class ActorRolloutRefWorker:
         return column
 
     def _forward(self, model: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
-        with self._autocast():
+        with autocast(self.device, self.dtype):
             return token_logprobs(
                 model, micro.packed, micro.targets, self.temperature, self.config.actor.logits_chunk_tokens
             )
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.dtype is torch.float32:
-            return nullcontext()
-        return torch.autocast(self.device.type, self.dtype)
 
     # --- the update -----------------------------------------------------------------------------------------
 

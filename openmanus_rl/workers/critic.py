@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,11 +10,9 @@ from openmanus_rl.algorithms.value_loss import compute_value_loss
 from openmanus_rl.workers.actor import combine
 from openmanus_rl.workers.micro_batches import split_into_micro_batches, split_into_mini_batches
 from openmanus_rl.workers.optimizer import Optimizer
-from openmanus_rl.workers.packed import hidden_states, prepare
+from openmanus_rl.workers.packed import autocast, hidden_states, prepare
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     import numpy as np
     from torch import Tensor
 
@@ -88,13 +85,10 @@ class CriticWorker:
         return {**metrics, "grad_norm": norm, "lr": rate, "skipped_steps": float(not taken)}
 
     def _forward(self, micro: MicroBatch) -> Tensor:
-        with self._autocast():
+        with autocast(self.device, self.dtype):
             hidden = hidden_states(self.model, micro.packed)[micro.targets - 1]
         values: Tensor = self.head(hidden.float()).squeeze(-1)
         return values
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self.dtype is torch.float32 else torch.autocast(self.device.type, self.dtype)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimizer."""

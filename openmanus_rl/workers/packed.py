@@ -6,6 +6,7 @@ memory does not grow with vocabulary times sequence length.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,11 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from openmanus_rl.algorithms.entropy import entropy_from_logits
+from openmanus_rl.rollout.attention import UNSUPPORTED
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from torch import Tensor, nn
 
 IMPLEMENTATION = "openmanus_rl_packed"
@@ -52,6 +56,11 @@ def prepare(model: Any) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
+    """Mixed precision, where the dtype is not float32."""
+    return nullcontext() if dtype is torch.float32 else torch.autocast(device.type, dtype)
 
 
 def _inputs(packed: Packed) -> dict[str, Any]:
@@ -119,7 +128,7 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Causal attention, within each sequence if `bounds` says where they are."""
     del module, attention_mask
-    asked = [name for name in ("softcap", "s_aux", "position_bias") if more.get(name) is not None]
+    asked = [name for name in UNSUPPORTED if more.get(name) is not None]
     if asked:
         raise NotImplementedError(f"packed training does not implement attention with {', '.join(asked)}")
     groups = query.shape[1] // key.shape[1]

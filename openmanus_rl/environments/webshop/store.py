@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
+from openmanus_rl.data.durable import sync
 from openmanus_rl.environments.webshop.catalogue import Catalogue, read_products
 from openmanus_rl.environments.webshop.keys import KeyTable
 from openmanus_rl.environments.webshop.postings import Postings, PostingsBuilder
@@ -164,7 +165,7 @@ def _replace(folder: Path, damage: str, items_file: Path, attributes_file: Path)
         if folder.exists():
             folder.rename(made.with_name(f"{made.name}.old"))
         made.rename(folder)
-        _sync(folder.parent)
+        sync(folder.parent)
     finally:
         for temporary in (made, made.with_name(f"{made.name}.old")):
             shutil.rmtree(temporary, ignore_errors=True)
@@ -199,12 +200,4 @@ def _write(folder: Path, items_file: Path, attributes_file: Path) -> None:
     manifest = {"format": FORMAT, "sources": sources, "products": len(asins), "files": files}
     (folder / MANIFEST).write_bytes(orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
     for path in (*folder.iterdir(), folder):
-        _sync(path)
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+        sync(path)
