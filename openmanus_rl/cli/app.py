@@ -9,6 +9,7 @@ import typer
 
 from openmanus_rl import __version__, exits
 from openmanus_rl.cli import demos, env, model, play, rollout, watch
+from openmanus_rl.cli import eval as evaluation
 from openmanus_rl.trainer import main_ppo
 from openmanus_rl.trainer.main_ppo import ConfigFile, DryRun, Overrides, Recipe
 
@@ -53,6 +54,7 @@ def train(
     main_ppo.train(overrides, base, config, dry_run)
 
 
+app.command("eval")(evaluation.evaluate)
 app.command()(rollout.rollout)
 app.command()(watch.watch)
 app.command()(play.play)

@@ -1,12 +1,17 @@
-"""What `rollout`, `watch` and `play` have in common: their options, and the config that these amount to."""
+"""What the commands that play episodes have in common: their options, and the config that these amount to."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from openmanus_rl import exits
+
 if TYPE_CHECKING:
+    from openmanus_rl.config.learning import Sampling
     from openmanus_rl.config.problems import Problem
     from openmanus_rl.config.schema import Config
     from openmanus_rl.environments.base import TextEnv
@@ -38,15 +43,18 @@ NO_MODEL = "served-elsewhere"
 
 
 def config_from_flags(
-    env: str,
+    env: str | None,
     model: str,
     overrides: Sequence[str] | None,
     flags: dict[str, object] | None = None,
     also_check: "Callable[[Config], list[Problem]]" = lambda _: [],
+    recipe: str | None = None,
+    config_file: Path | None = None,
 ) -> "Config":
     """The config that flags and KEY=VALUE words describe; flags left out (None) leave the config's own defaults.
 
-    Nothing is trained, so there is no run directory to check. Lengths are lowered to what the model can read.
+    Nothing is trained, so there is no run directory, critic or checkpoint to check. Without a recipe or a file, lengths
+    are lowered to what the model can read.
     """
     from openmanus_rl.config.load import load_config
     from openmanus_rl.trainer.main_ppo import component_problems
@@ -56,13 +64,18 @@ def config_from_flags(
         "env.env_name": env,
         "actor_rollout_ref.model.path": model,
         "actor_rollout_ref.rollout.name": "local",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+        "critic": "null",
+        "trainer.resume_mode": "auto",
         "trainer.default_local_dir": "null",
         "trainer.save_freq": -1,
         **(flags or {}),
-        **_lengths(model, words),
+        **(_lengths(model, words) if recipe is None and config_file is None else {}),
     }
     first = [f"{key}={value}" for key, value in settings.items() if value is not None]
-    return load_config(None, None, [*first, *words], lambda c: component_problems(c) + _unplayable(c) + also_check(c))
+    return load_config(
+        recipe, config_file, [*first, *words], lambda c: component_problems(c) + _unplayable(c) + also_check(c)
+    )
 
 
 def _unplayable(config: "Config") -> "list[Problem]":
@@ -112,7 +125,19 @@ def mistakes() -> Iterator[None]:
         raise ConfigError([Problem(str(error))]) from None
 
 
-def load_player(config: "Config", served: "Served | None", temperature: float | None) -> "Player":
+@contextmanager
+def failures() -> Iterator[None]:
+    """A reward that cannot judge an episode, or a full disk: the run has failed, and says why."""
+    from openmanus_rl.rewards import RewardError
+
+    try:
+        yield
+    except (RewardError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(exits.FAILED) from None
+
+
+def load_player(config: "Config", served: "Served | None", sampling: "Sampling") -> "Player":
     """The model of the config, or the served one, ready to play."""
     from openmanus_rl.cli.screen import quiet_libraries
     from openmanus_rl.evaluation.players import local_player, served_player
@@ -120,8 +145,8 @@ def load_player(config: "Config", served: "Served | None", temperature: float | 
     quiet_libraries()
     with mistakes():
         if served is not None:
-            return served_player(config, served, temperature)
-        return local_player(config, temperature)
+            return served_player(config, served, sampling)
+        return local_player(config, sampling)
 
 
 def served_model(

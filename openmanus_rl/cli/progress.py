@@ -68,7 +68,7 @@ class Meter:
         rate = Rate(self.won, self.done - self.failed)
         failed = f", {self.failed} failed" if self.failed else ""
         tokens = f", {self.stats.sampled / seconds:.0f} tokens/s" if self.stats.sampled else ""
-        return f"success {_percent(rate.value)}{failed}, {self.steps / seconds:.1f} steps/s{tokens}"
+        return f"success {percent(rate.value)}{failed}, {self.steps / seconds:.1f} steps/s{tokens}"
 
     def summarise(self, trajectories: "Sequence[Trajectory]") -> None:
         """The table at the end, on stdout."""
@@ -96,13 +96,13 @@ def summary_rows(summary: Summary) -> "Iterator[tuple[str, str]]":
     if len(summary.by_task_type) > 1:
         for kind, rate in summary.by_task_type.items():
             yield f"  {kind or '(no type)'}", _rate(rate)
-    yield "score", _number(summary.score)
-    yield "return", _number(summary.env_return)
+    yield "score", number(summary.score)
+    yield "return", number(summary.env_return)
     if not math.isclose(summary.reward, summary.env_return, abs_tol=1e-9):
-        yield "reward", _number(summary.reward)
-    yield "steps", _number(summary.steps)
+        yield "reward", number(summary.reward)
+    yield "steps", number(summary.steps)
     invalid = summary.invalid_actions
-    yield "invalid actions", f"{_percent(invalid.value)} ({invalid.count} of {invalid.total})"
+    yield "invalid actions", f"{percent(invalid.value)} ({invalid.count} of {invalid.total})"
     yield "ended with", ", ".join(f"{reason} {count}" for reason, count in summary.stop_reasons.items())
     if summary.failed:
         yield "failed", f"{summary.failed} of {summary.episodes}, left out of the numbers above"
@@ -111,12 +111,14 @@ def summary_rows(summary: Summary) -> "Iterator[tuple[str, str]]":
 
 def _rate(rate: Rate) -> str:
     low, high = rate.interval
-    return f"{_percent(rate.value)} ({rate.count} of {rate.total}, 95 % interval {_percent(low)} to {_percent(high)})"
+    return f"{percent(rate.value)} ({rate.count} of {rate.total}, 95 % interval {percent(low)} to {percent(high)})"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share for people; "-" where it is not known."""
     return "-" if math.isnan(share) else f"{100 * share:.1f} %"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A mean for people; "-" where it is not known."""
     return "-" if math.isnan(value) else f"{value:.3f}"

@@ -1,9 +1,6 @@
 """`openmanus-rl rollout`: an agent plays many episodes, which are kept as JSON lines."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -54,12 +51,13 @@ def rollout(
     """Let an agent play episodes, and keep them as JSON lines."""
     from openmanus_rl.cli.flags import config_from_flags, load_player, served_model
     from openmanus_rl.cli.screen import make_console, shown
+    from openmanus_rl.evaluation.players import training_sampling
 
     path, served = served_model(model, base_url, api_key, tokenizer)
     flags: dict[str, object] = {"trainer.seed": seed, "env.rollout.n": group_size}
     config = config_from_flags(env, path, overrides, flags, lambda c: _problems(c, out, episodes, append, force))
     planned = _plan(config, split, episodes, out if append and out.exists() else None)
-    player = load_player(config, served, temperature)
+    player = load_player(config, served, training_sampling(config, temperature))
     if player.note:
         make_console(stderr=True).print(shown(f"note: {player.note}", "yellow"))
     try:
@@ -113,43 +111,28 @@ def _play(
     player: "Player", config: "Config", planned: "list[Episode]", file: BinaryIO
 ) -> "tuple[list[Trajectory], bool]":
     """Play, and write each trajectory as it ends: what was written stays, whatever happens after it."""
+    from openmanus_rl.cli.flags import failures
     from openmanus_rl.cli.progress import Meter
     from openmanus_rl.data.jsonl import dumps
-    from openmanus_rl.rewards import RewardComposer
+    from openmanus_rl.evaluation.players import play_scored
 
-    composer = RewardComposer.from_specs([component.model_dump() for component in config.reward.components])
     played: list[Trajectory] = []
     meter = Meter(len(planned), player.engine.stats)
 
     def finished(trajectory: "Trajectory") -> None:
-        if not trajectory.stop_reason.is_failure:
-            score, breakdown = composer.compute_total_reward(trajectory)
-            trajectory = replace(trajectory, score=score, reward_breakdown=breakdown)
         file.write(dumps(trajectory) + b"\n")
         played.append(trajectory)
         meter.episode(trajectory)
 
     player.agent.on_turn = lambda _, __: meter.turn()
     interrupted = False
-    with _failures(), meter:
+    with failures(), meter:
         try:
-            player.agent.run_llm_loop(planned, player.sampling, finished)
+            play_scored(player, planned, config.reward, finished)
         except KeyboardInterrupt:
             interrupted = True
     meter.summarise(played)
     return played, interrupted
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    """A reward that cannot judge an episode, or a full disk: the run has failed, and says why."""
-    from openmanus_rl.rewards import RewardError
-
-    try:
-        yield
-    except (RewardError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(exits.FAILED) from None
 
 
 def _finish(played: "list[Trajectory]", out: Path, interrupted: bool) -> None:

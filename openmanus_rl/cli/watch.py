@@ -44,11 +44,12 @@ def watch(
     """Watch an agent act: what it sees, what it thinks, what it does, what that is worth."""
     from openmanus_rl.cli.flags import config_from_flags, load_player, served_model
     from openmanus_rl.cli.screen import make_console, shown
+    from openmanus_rl.evaluation.players import training_sampling
 
     path, served = served_model(model, base_url, api_key, tokenizer)
     config = config_from_flags(env, path, overrides, {"trainer.seed": seed})
     planned = _plan(config, task, episodes, split)
-    player = load_player(config, served, temperature)
+    player = load_player(config, served, training_sampling(config, temperature))
     console = make_console()
     screen = Screen(console, player.agent.template.grammar, config.env.max_steps, delay)
     player.agent.on_turn = screen.turn

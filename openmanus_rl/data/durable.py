@@ -1,4 +1,4 @@
-"""Files that are on the disk, not only on their way there."""
+"""Files that are on the disk, not only on their way there, and that are whole or not there."""
 
 from __future__ import annotations
 
@@ -16,3 +16,15 @@ def sync(path: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file aside, then put it in place: whoever reads it finds all of it, or what was there before."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        aside.write_bytes(content)
+        sync(aside)
+        aside.replace(path)
+        sync(path.parent)
+    finally:
+        aside.unlink(missing_ok=True)

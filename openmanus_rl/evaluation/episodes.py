@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from openmanus_rl.agent.openmanus_agent import Episode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 def plan_episodes(
@@ -34,6 +34,16 @@ def plan_episodes(
             for sample in range(group_size)
         ]
     return planned
+
+
+def plan_evaluation(tasks: Mapping[str, Sequence[str]], count: int, seed: int = 0) -> list[Episode]:
+    """`count` episodes of each split, no task twice: the same task played again would say little that is new.
+
+    >>> [episode.task for episode in plan_evaluation({"valid_seen": ["a", "b"], "valid_unseen": ["c", "d", "e"]}, 2)]
+    ['b', 'a', 'd', 'e']
+    """
+    planned = [plan_episodes(listed, split, min(count, len(listed)), seed=seed) for split, listed in tasks.items()]
+    return [episode for episodes in planned for episode in episodes]
 
 
 def next_group(group_ids: Sequence[str]) -> int:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from openmanus_rl.agent.configured import make_agent, make_sampling
+from openmanus_rl.rewards import RewardComposer
 
 if TYPE_CHECKING:
-    from openmanus_rl.agent.openmanus_agent import OpenManusAgent
+    from collections.abc import Callable, Sequence
+
+    from openmanus_rl.agent.openmanus_agent import Episode, OpenManusAgent
     from openmanus_rl.agent.prompts import Tokenizer
+    from openmanus_rl.config.learning import RewardConfig, Sampling
     from openmanus_rl.config.schema import Config
+    from openmanus_rl.data.trajectory import Trajectory
     from openmanus_rl.rollout.engine import Engine, SamplingParams
 
 
@@ -39,7 +44,16 @@ class Served:
     tokenizer: str | None = None
 
 
-def local_player(config: Config, temperature: float | None = None) -> Player:
+def training_sampling(config: Config, temperature: float | None = None) -> Sampling:
+    """How episodes are sampled in training, or at another temperature; `val_kwargs` is how they are in validation."""
+    from openmanus_rl.config.learning import Sampling
+
+    rollout = config.actor_rollout_ref.rollout
+    chosen = rollout.temperature if temperature is None else temperature
+    return Sampling.model_construct(temperature=chosen, top_p=rollout.top_p, top_k=rollout.top_k)
+
+
+def local_player(config: Config, sampling: Sampling) -> Player:
     """The config's model on the local engine; ValueError says why it cannot be loaded."""
     import torch
 
@@ -50,7 +64,7 @@ def local_player(config: Config, temperature: float | None = None) -> Player:
     assert model.dtype is not None
     device = "cuda" if config.trainer.n_gpus_per_node else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("trainer.n_gpus_per_node is set, but there is no GPU that torch can use")
+        raise ValueError("trainer.n_gpus_per_node is set, but there is no GPU that torch can use: set it to 0")
     tokenizer = load_tokenizer(model.path)
     try:
         engine = LocalEngine(
@@ -65,10 +79,10 @@ def local_player(config: Config, temperature: float | None = None) -> Player:
         if "max_model_len" not in str(error):
             raise
         raise ValueError(f"{error}: lower data.max_prompt_length or data.max_response_length") from None
-    return _player(config, engine, tokenizer, temperature)
+    return _player(config, engine, tokenizer, sampling)
 
 
-def served_player(config: Config, served: Served, temperature: float | None = None) -> Player:
+def served_player(config: Config, served: Served, sampling: Sampling) -> Player:
     """A model behind an endpoint, which is asked once whether it answers; ValueError if it does not."""
     from openmanus_rl.rollout.openai_engine import OpenAIEngine
     from openmanus_rl.workers.model import load_tokenizer
@@ -79,22 +93,29 @@ def served_player(config: Config, served: Served, temperature: float | None = No
     )
     try:
         engine.check()
-        return _player(config, engine, tokenizer, temperature, engine.why_not_trainable)
+        return _player(config, engine, tokenizer, sampling, engine.why_not_trainable)
     except (RuntimeError, ValueError) as error:
         engine.close()
         raise ValueError(str(error)) from None
 
 
-def _player(
-    config: Config, engine: Engine, tokenizer: Tokenizer | None, temperature: float | None, note: str = ""
-) -> Player:
-    rollout = config.actor_rollout_ref.rollout
+def _player(config: Config, engine: Engine, tokenizer: Tokenizer | None, sampling: Sampling, note: str = "") -> Player:
     agent = make_agent(config.env, engine, tokenizer, config.data.max_prompt_length, config.trainer.seed)
-    sampling = make_sampling(
-        agent,
-        config.data.max_response_length,
-        rollout.temperature if temperature is None else temperature,
-        rollout.top_p,
-        rollout.top_k,
-    )
-    return Player(engine, agent, sampling, note)
+    longest = config.data.max_response_length
+    made = make_sampling(agent, longest, sampling.temperature, sampling.top_p, sampling.top_k)
+    return Player(engine, agent, made, note)
+
+
+def play_scored(
+    player: Player, planned: Sequence[Episode], reward: RewardConfig, finished: Callable[[Trajectory], None]
+) -> None:
+    """Play the episodes; `finished` is given each as it ends, with the score that the config's reward gives it."""
+    composer = RewardComposer.from_specs([component.model_dump() for component in reward.components])
+
+    def scored(trajectory: Trajectory) -> None:
+        if not trajectory.stop_reason.is_failure:
+            score, breakdown = composer.compute_total_reward(trajectory)
+            trajectory = replace(trajectory, score=score, reward_breakdown=breakdown)
+        finished(trajectory)
+
+    player.agent.run_llm_loop(planned, player.sampling, scored)

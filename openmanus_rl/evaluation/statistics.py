@@ -59,6 +59,36 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """One rate minus another, of different episodes.
+
+    >>> difference = Difference(Rate(56, 70), Rate(48, 80))
+    >>> round(difference.value, 3), [round(end, 3) for end in difference.interval]
+    (0.2, [0.052, 0.334])
+    """
+
+    first: Rate
+    second: Rate
+
+    @property
+    def value(self) -> float:
+        """The difference of the shares; nan where one of them is of nothing."""
+        return self.first.value - self.second.value
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of Newcombe (1998), method 10, from the Wilson intervals (l, u) of both rates.
+
+        p1 - p2 - sqrt((p1 - l1)^2 + (u2 - p2)^2)  to  p1 - p2 + sqrt((u1 - p1)^2 + (p2 - l2)^2)
+        """
+        if math.isnan(self.value):
+            return -1.0, 1.0
+        (low1, high1), (low2, high2) = self.first.interval, self.second.interval
+        p1, p2 = self.first.value, self.second.value
+        return self.value - math.hypot(p1 - low1, high2 - p2), self.value + math.hypot(high1 - p1, p2 - low2)
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """A set of episodes in numbers. Means are over those that did not fail, and nan where there are none.
 

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+
+VALIDATION = ("val/valid_seen/success", "val/valid_unseen/success")
 
 
 class MetricsFile:
@@ -36,6 +39,12 @@ class MetricsFile:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """All complete lines; a last one that was cut off is left out."""
     return [orjson.loads(line) for line in _complete_lines(path)]
+
+
+def validation_score(metrics: Mapping[str, float | None]) -> float | None:
+    """Success over both validation splits, or None if they were not played."""
+    values = [value for name in VALIDATION if (value := metrics.get(name)) is not None]
+    return sum(values) / len(values) if len(values) == len(VALIDATION) else None
 
 
 def _lines_up_to(path: Path, step: int) -> Iterator[bytes]:

@@ -130,6 +130,13 @@ def best_of(run_dir: Path) -> dict[str, Any] | None:
     return found
 
 
+def best_or_last(run_dir: Path) -> Path | None:
+    """The checkpoint with the best validation; where there is none, the last one."""
+    found, best = checkpoints(run_dir), best_of(run_dir)
+    chosen = [folder for folder in found if best is not None and step_of(folder) == best["step"]]
+    return next(reversed(chosen or found), None)
+
+
 def drop_old(run_dir: Path, keep: int) -> None:
     """Delete all but the last `keep` and the best."""
     best = best_of(run_dir)

@@ -16,7 +16,7 @@ from openmanus_rl.config.models import INIT_PREFIX, local_path
 from openmanus_rl.config.resolved import write_resolved
 from openmanus_rl.environments.configured import make_configured_env
 from openmanus_rl.rewards import RewardComposer
-from openmanus_rl.tracking.metrics_file import MetricsFile
+from openmanus_rl.tracking.metrics_file import MetricsFile, validation_score
 from openmanus_rl.trainer import checkpoint
 from openmanus_rl.trainer.base_model import make_base_model
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from openmanus_rl.config.schema import Config
-
-VALIDATION = ("val/valid_seen/success", "val/valid_unseen/success")
 
 
 @dataclass(slots=True)
@@ -89,13 +87,6 @@ class Run:
             left = (time.monotonic() - self.started) / done * (total - step)
             shown.append(f"{left / 60:.0f} min left")
         return "  ".join(shown)
-
-
-def validation_score(metrics: dict[str, float]) -> float | None:
-    """Success over both validation splits, or None if they were not played."""
-    if any(name not in metrics for name in VALIDATION):
-        return None
-    return sum(metrics[name] for name in VALIDATION) / len(VALIDATION)
 
 
 def train(config: Config) -> Path:
