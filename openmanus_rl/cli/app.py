@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from openmanus_rl import __version__, exits
-from openmanus_rl.cli import demos, env, model, play, rollout, watch
+from openmanus_rl.cli import demos, env, model, play, rollout, sft, watch
 from openmanus_rl.cli import eval as evaluation
 from openmanus_rl.trainer import main_ppo
 from openmanus_rl.trainer.main_ppo import ConfigFile, DryRun, Overrides, Recipe
@@ -54,6 +54,7 @@ def train(
     main_ppo.train(overrides, base, config, dry_run)
 
 
+app.command()(sft.sft)
 app.command("eval")(evaluation.evaluate)
 app.command()(rollout.rollout)
 app.command()(watch.watch)

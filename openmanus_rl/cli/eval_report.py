@@ -1,5 +1,6 @@
 """An evaluation's report on the screen: tables with lines on a terminal, plain columns elsewhere."""
 
+import math
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -62,9 +63,10 @@ def _rows(summaries: "list[Summary]") -> "Iterator[tuple[str, Callable[[Summary]
     yield "  95 % interval", lambda s: _interval(s.success)
     yield "  won", lambda s: f"{s.success.count} of {s.success.total}"
     yield "score", lambda s: number(s.score)
-    yield "return", lambda s: number(s.env_return)
     yield "reward", lambda s: number(s.reward)
-    yield "steps", lambda s: number(s.steps)
+    if any(not math.isclose(s.reward, s.env_return, abs_tol=1e-9) for s in summaries):
+        yield "  the environment's own", lambda s: number(s.env_return)
+    yield "steps", lambda s: number(s.steps, 1)
     yield "invalid actions", lambda s: f"{percent(s.invalid_actions.value)} ({s.invalid_actions.count})"
     for reason in sorted({reason for summary in summaries for reason in summary.stop_reasons if reason != "won"}):
         label = f"failed: {reason}" if reason.is_failure else f"ended: {reason}"
@@ -83,7 +85,7 @@ def describe_gap(gap: "Difference") -> str:
     if gap.value != gap.value:
         return "unknown, as one of them has no episodes"
     low, high = gap.interval
-    verdict = "no difference is certain" if low <= 0 <= high else (
+    verdict = "no clear difference" if low <= 0 <= high else (
         "worse on what was not trained on" if low > 0 else "better on what was not trained on"
     )  # fmt: skip
     return f"{100 * gap.value:+.1f} points (95 % interval {100 * low:+.1f} to {100 * high:+.1f}): {verdict}"

@@ -50,11 +50,12 @@ def config_from_flags(
     also_check: "Callable[[Config], list[Problem]]" = lambda _: [],
     recipe: str | None = None,
     config_file: Path | None = None,
+    new_model: bool = False,
 ) -> "Config":
     """The config that flags and KEY=VALUE words describe; flags left out (None) leave the config's own defaults.
 
     Nothing is trained, so there is no run directory, critic or checkpoint to check. Without a recipe or a file, lengths
-    are lowered to what the model can read.
+    are lowered to what the model can read. `new_model` allows `init:SIZE`.
     """
     from openmanus_rl.config.load import load_config
     from openmanus_rl.trainer.main_ppo import component_problems
@@ -73,8 +74,9 @@ def config_from_flags(
         **(_lengths(model, words) if recipe is None and config_file is None else {}),
     }
     first = [f"{key}={value}" for key, value in settings.items() if value is not None]
+    unplayable: Callable[[Config], list[Problem]] = (lambda _: []) if new_model else _unplayable
     return load_config(
-        recipe, config_file, [*first, *words], lambda c: component_problems(c) + _unplayable(c) + also_check(c)
+        recipe, config_file, [*first, *words], lambda c: component_problems(c) + unplayable(c) + also_check(c)
     )
 
 

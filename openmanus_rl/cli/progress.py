@@ -20,16 +20,15 @@ if TYPE_CHECKING:
 PLAIN_LINES = 10
 
 
-class Meter:
-    """A bar on a terminal, else a line for every tenth of the episodes; both go to stderr."""
+class _Watched:
+    """A bar on a terminal, else a line for every tenth; both go to stderr."""
 
-    def __init__(self, total: int, stats: "EngineStats") -> None:
-        self.total, self.stats = total, stats
-        self.steps = self.done = self.won = self.failed = 0
+    def __init__(self, total: int, unit: str) -> None:
+        self.total, self.unit = total, unit
         self.started = time.perf_counter()
         self.console = make_console(stderr=True)
         columns = (
-            TextColumn("{task.completed:.0f}/{task.total:.0f} episodes", markup=False),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} " + unit, markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[told]}", markup=False),
             TimeElapsedColumn(),
@@ -48,6 +47,22 @@ class Meter:
     ) -> None:
         self.bar.stop()
 
+    def advanced(self, done: int, told: str) -> None:
+        """One more is done."""
+        self.bar.update(self.task, completed=done, told=told)
+        marks = [(count * PLAIN_LINES) // self.total for count in (done - 1, done)]
+        if self.bar.disable and marks[0] != marks[1]:
+            self.console.print(f"{done}/{self.total} {self.unit}, {told}", soft_wrap=True)
+
+
+class Meter(_Watched):
+    """How far the episodes are, and how they went so far."""
+
+    def __init__(self, total: int, stats: "EngineStats") -> None:
+        super().__init__(total, "episodes")
+        self.stats = stats
+        self.steps = self.done = self.won = self.failed = 0
+
     def turn(self) -> None:
         """A step was taken."""
         self.steps += 1
@@ -58,10 +73,7 @@ class Meter:
         self.done += 1
         self.won += trajectory.won
         self.failed += trajectory.stop_reason.is_failure
-        self.bar.update(self.task, completed=self.done, told=self._told())
-        marks = [(count * PLAIN_LINES) // self.total for count in (self.done - 1, self.done)]
-        if self.bar.disable and marks[0] != marks[1]:
-            self.console.print(f"{self.done}/{self.total} episodes, {self._told()}", soft_wrap=True)
+        self.advanced(self.done, self._told())
 
     def _told(self) -> str:
         seconds = max(time.perf_counter() - self.started, 1e-9)
@@ -88,6 +100,24 @@ class Meter:
         if stats.computed:
             yield "tokens computed", f"{stats.computed} for {stats.needed} needed ({stats.recomputed} again)"
             yield "engine steps", f"{stats.steps}, {stats.steps / max(stats.seconds, 1e-9):.1f} a second"
+
+
+class StepMeter(_Watched):
+    """How far the optimizer steps are, the loss, and the latest validation."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__(total, "steps")
+        self.validated = ""
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        """A step was taken."""
+        if "val_loss" in metrics:
+            self.validated = f", validation {metrics['val_loss']:.3f}"
+        told = f"loss {metrics['action_loss']:.3f}{self.validated}"
+        if self.bar.disable:
+            left = (time.perf_counter() - self.started) / step * (self.total - step)
+            told += f", {left:.0f} s left"
+        self.advanced(step, told)
 
 
 def summary_rows(summary: Summary) -> "Iterator[tuple[str, str]]":
@@ -119,6 +149,6 @@ def percent(share: float) -> str:
     return "-" if math.isnan(share) else f"{100 * share:.1f} %"
 
 
-def number(value: float) -> str:
+def number(value: float, digits: int = 3) -> str:
     """A mean for people; "-" where it is not known."""
-    return "-" if math.isnan(value) else f"{value:.3f}"
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"

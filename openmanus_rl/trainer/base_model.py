@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from openmanus_rl.agent.demonstrations import choose_tasks, collect_texts, demonstrate_configured
+from openmanus_rl.agent.demonstrations import (
+    choose_tasks,
+    collect_texts,
+    demonstrate_configured,
+    demonstrate_parallel,
+)
 from openmanus_rl.agent.prompts import ChatTokens
 from openmanus_rl.config.models import INIT_PREFIX
 from openmanus_rl.data.assemble import assemble
@@ -14,28 +19,23 @@ from openmanus_rl.trainer.sft import SftSettings, fine_tune
 from openmanus_rl.workers.init_model import init_model, save
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from openmanus_rl.agent.demonstrations import DemoCounts
+    from openmanus_rl.config.running import EnvConfig
     from openmanus_rl.config.schema import Config
+    from openmanus_rl.data.trajectory import Trajectory
 
 TEXT_EPISODES = 300
 
 
 def make_base_model(config: Config, folder: Path) -> None:
     """Make, warm up and save the model. Only training tasks are looked at."""
-    seed, start = config.trainer.seed, time.monotonic()
-    size = config.actor_rollout_ref.model.path.removeprefix(INIT_PREFIX)
-    # The run's own games, and no others: those of another seed might hold a validation game of this one.
-    section = config.env if config.env.seed is not None else config.env.model_copy(update={"seed": seed})
-    texts = collect_texts(section, TEXT_EPISODES, seed)
-    model, tokenizer = init_model(size, texts, seed)
-    print(f"new model {size}: {sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens")
-    warm = config.warm_start
+    start, warm = time.monotonic(), config.warm_start
+    model, tokenizer = new_model(config.actor_rollout_ref.model.path, env_texts(config), config.trainer.seed)
     if warm.episodes:
-        env = make_configured_env(section, seed)
-        tasks = choose_tasks(env.tasks("train"), warm.episodes, seed)
-        room = config.data.max_prompt_length
-        demonstrations = demonstrate_configured(section, tasks, ChatTokens(tokenizer), room)
+        demonstrations = expert_episodes(config, ChatTokens(tokenizer), warm.episodes)
         samples = [sample for trajectory in demonstrations for sample in assemble(trajectory)]
         print(f"{warm.episodes} demonstrations: {sum(map(len, samples)):,} tokens ({time.monotonic() - start:.0f} s)")
 
@@ -47,8 +47,44 @@ def make_base_model(config: Config, folder: Path) -> None:
 
         settings = SftSettings(
             steps=warm.steps, tokens_per_step=warm.tokens_per_step, lr=warm.lr,
-            observation_weight=warm.observation_weight, seed=seed,
+            observation_weight=warm.observation_weight, seed=config.trainer.seed,
         )  # fmt: skip
         fine_tune(model, samples, settings, report=report)
         print(f"warm start took {time.monotonic() - start:.0f} s")
     save(model, tokenizer, folder)
+
+
+def new_model(path: str, texts: Iterable[str], seed: int) -> tuple[Any, Any]:
+    """The model that `init:SIZE` names, and a tokenizer for the texts."""
+    size = path.removeprefix(INIT_PREFIX)
+    model, tokenizer = init_model(size, texts, seed)
+    print(f"new model {size}: {sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens")
+    return model, tokenizer
+
+
+def env_texts(config: Config) -> list[str]:
+    """What is said in training episodes, for a tokenizer."""
+    return collect_texts(_own_games(config), TEXT_EPISODES, config.trainer.seed)
+
+
+def expert_episodes(
+    config: Config, chat: ChatTokens, episodes: int, processes: int = 1, counts: DemoCounts | None = None
+) -> Iterator[Trajectory]:
+    """What the environment's expert does in so many training tasks; only episodes that it won."""
+    section, seed = _own_games(config), config.trainer.seed
+    env = make_configured_env(section, seed)
+    try:
+        tasks = choose_tasks(env.tasks("train"), episodes, seed)
+    finally:
+        env.close()
+    room = config.data.max_prompt_length
+    if processes > 1:
+        return demonstrate_parallel(section, tasks, chat, room, counts=counts, processes=processes)
+    return demonstrate_configured(section, tasks, chat, room, counts=counts)
+
+
+def _own_games(config: Config) -> EnvConfig:
+    """The run's own games, and no others: those of another seed might hold a validation game of this one."""
+    if config.env.seed is not None:
+        return config.env
+    return config.env.model_copy(update={"seed": config.trainer.seed})

@@ -50,7 +50,12 @@ def fine_tune(
     validation: Sequence[Sample] = (),
     report: Callable[[int, dict[str, float]], None] | None = None,
 ) -> dict[str, float]:
-    """Train the model in place; with validation samples, the weights of the best validation are kept."""
+    """Train the model in place; with validation samples, the weights of the best validation are kept.
+
+    Validation comes before the first step as well: where training makes nothing better, the weights stay what they
+    were. The metrics are those of the last step, with `steps` and, if there was validation, `val_loss_before`,
+    `val_loss` (the best one) and `best_step`.
+    """
     if not samples:
         raise ValueError("there are no demonstrations to learn from")
     prepare(model)
@@ -59,9 +64,13 @@ def fine_tune(
         lr_warmup_steps=settings.warmup_steps, min_lr_ratio=settings.min_lr_ratio,
     )  # fmt: skip
     optimizer = Optimizer(model.parameters(), optim, settings.steps, settings.grad_clip, scaled=False)
-    best: tuple[float, dict[str, Any]] | None = None
     metrics: dict[str, float] = {}
-    waited = 0
+    ends: dict[str, float] = {}
+    best: dict[str, Any] = {}
+    if validation:
+        best, before = _copy(model), evaluate_loss(model, validation, settings.micro_batch_tokens)
+        ends = {"val_loss_before": before, "val_loss": before, "best_step": 0.0}
+    waited = step = 0
     batches = _batches(samples, settings)
     for step in range(1, settings.steps + 1):
         metrics = _step(model, optimizer, next(batches), settings)
@@ -69,17 +78,22 @@ def fine_tune(
             loss = evaluate_loss(model, validation, settings.micro_batch_tokens)
             metrics["val_loss"] = loss
             waited += 1
-            if best is None or loss < best[0]:
-                best, waited = (loss, copy.deepcopy(model.state_dict())), 0
+            if loss < ends["val_loss"]:
+                ends |= {"val_loss": loss, "best_step": float(step)}
+                best, waited = _copy(model), 0
         if report is not None:
             report(step, metrics)
         if settings.patience and waited >= settings.patience:
             break
-    if best is not None:
-        model.load_state_dict(best[1])
-        metrics["val_loss"] = best[0]
+    if best:
+        model.load_state_dict(best)
     model.eval()
-    return metrics
+    return metrics | ends | {"steps": float(step)}
+
+
+def _copy(model: Any) -> dict[str, Any]:
+    weights: dict[str, Any] = copy.deepcopy(model.state_dict())
+    return weights
 
 
 def _batches(samples: Sequence[Sample], settings: SftSettings) -> Any:
@@ -104,11 +118,11 @@ def _step(model: Any, optimizer: Optimizer, samples: list[Sample], settings: Sft
     total = written + weight * (sum(len(sample) - 1 for sample in samples) - written)
     rate, losses, right = optimizer.rate, 0.0, 0.0
     for portion in _portions(samples, settings.micro_batch_tokens):
-        logprobs, weights = _weighted_logprobs(model, portion, weight)
-        loss = -(logprobs * weights).sum() / total
+        logprobs, written_here = _logprobs(model, portion, observations=weight > 0)
+        loss = -(logprobs * torch.where(written_here, 1.0, weight)).sum() / total
         optimizer.backward(loss)
         losses += float(loss.detach())
-        right += float((logprobs.detach() * (weights == 1.0)).sum())
+        right += float(logprobs.detach()[written_here].sum())
     norm, taken = optimizer.step()
     return {
         "loss": losses,
@@ -119,22 +133,26 @@ def _step(model: Any, optimizer: Optimizer, samples: list[Sample], settings: Sft
     }
 
 
-def _weighted_logprobs(model: Any, samples: Sequence[Sample], weight: float) -> tuple[torch.Tensor, torch.Tensor]:
-    batch = Batch.from_samples(samples)
+def _logprobs(model: Any, samples: Sequence[Sample], observations: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs of the agent's tokens (with `observations`, of all but the first ones), and which are the agent's."""
+    batch = Batch.from_samples(samples).to(next(model.parameters()).device)
     packed = Packed(batch.token_ids, batch.position_ids, batch.cu_seqlens)
-    chosen = batch.action_mask if weight == 0 else batch.position_ids > 0
+    chosen = batch.position_ids > 0 if observations else batch.action_mask
     targets = chosen.nonzero().squeeze(-1)
     logprobs, _ = token_logprobs(model, packed, targets)
-    return logprobs, torch.where(batch.action_mask[targets], 1.0, weight)
+    return logprobs, batch.action_mask[targets]
 
 
 @torch.no_grad()
 def evaluate_loss(model: Any, samples: Sequence[Sample], micro_batch_tokens: int = 8_192) -> float:
     """Mean negative log-likelihood of the agent's tokens."""
+    if not samples:
+        raise ValueError("there are no samples to compute a loss of")
+    prepare(model)
     model.eval()
     total, count = 0.0, 0
     for portion in _portions(samples, micro_batch_tokens):
-        logprobs, _ = _weighted_logprobs(model, portion, 0.0)
+        logprobs, _ = _logprobs(model, portion, observations=False)
         total -= float(logprobs.sum())
         count += len(logprobs)
     return total / count

@@ -20,6 +20,12 @@ def convert_gguf(file: Path, out: Path, dtype: str = "float32") -> None:
     save(without_quantization(model), tokenizer, out)
 
 
+def load_to_train(path: str) -> Any:
+    """A model that can be trained and saved, wherever it comes from."""
+    model = load_model(path)
+    return without_quantization(model) if path.endswith(".gguf") else model
+
+
 def without_quantization(model: Any) -> Any:
     """The same weights in a fresh model: one that was loaded from GGUF is marked as quantised and cannot be saved."""
     import copy

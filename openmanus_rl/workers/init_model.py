@@ -135,9 +135,18 @@ def check_free(out: Path) -> None:
         raise ValueError(f"{out} is not empty; choose another place, or remove it first")
 
 
-def save(model: Any, tokenizer: Any, out: Path) -> None:
-    """Write a model directory: aside first, then renamed, so that there is a whole one or none."""
-    check_free(out)
+def check_replaceable(out: Path) -> None:
+    """Raise ValueError unless it is free or a model directory: nothing else is ever deleted."""
+    if not (out / "config.json").is_file() or out.is_symlink():
+        check_free(out)
+
+
+def save(model: Any, tokenizer: Any, out: Path, overwrite: bool = False) -> None:
+    """Write a model directory: aside first, then renamed, so that there is a whole one or none.
+
+    With `overwrite`, a model that is there makes way once the new one is written.
+    """
+    (check_replaceable if overwrite else check_free)(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
@@ -146,6 +155,12 @@ def save(model: Any, tokenizer: Any, out: Path) -> None:
         for file in aside.iterdir():
             with file.open("rb") as written:
                 os.fsync(written.fileno())
-        aside.rename(out)
+        if (out / "config.json").is_file():
+            earlier = out.with_name(f".{out.name}.{os.getpid()}.earlier")
+            out.rename(earlier)
+            aside.rename(out)
+            shutil.rmtree(earlier)
+        else:
+            aside.rename(out)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

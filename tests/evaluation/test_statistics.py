@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
-from openmanus_rl.evaluation.statistics import Rate, final_score, summarise
+from openmanus_rl.evaluation.statistics import Difference, Rate, final_score, summarise
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,23 @@ def test_a_summary_of_nothing_or_only_failures_has_no_means() -> None:
 def test_without_a_score_a_won_task_scores_1() -> None:
     assert final_score(episode("1", StopReason.WON, [turn()])) == 1.0
     assert final_score(episode("1", StopReason.LOST, [turn(score=True)])) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "low", "high"),
+    [
+        # Newcombe (1998), Statistics in Medicine 17:873, table II, method 10.
+        (Rate(56, 70), Rate(48, 80), 0.0524, 0.3339),
+        (Rate(9, 10), Rate(3, 10), 0.1705, 0.8090),
+        (Rate(10, 10), Rate(0, 20), 0.6791, 1.0),
+    ],
+)
+def test_intervals_of_differences(first: Rate, second: Rate, low: float, high: float) -> None:
+    assert Difference(first, second).interval == pytest.approx((low, high), abs=6e-5)
+    assert Difference(second, first).interval == pytest.approx((-high, -low), abs=6e-5)
+
+
+def test_a_difference_to_nothing_is_unknown() -> None:
+    unknown = Difference(Rate(1, 2), Rate(0, 0))
+    assert math.isnan(unknown.value)
+    assert unknown.interval == (-1.0, 1.0)
