@@ -11,7 +11,7 @@ from openmanus_rl.cli.eval import find_subject
 from openmanus_rl.config.problems import ConfigError
 from openmanus_rl.data.trajectory import Trajectory
 from openmanus_rl.trainer import checkpoint, run
-from tests.cli.conftest import HOSTILE, Command, assert_harmless
+from tests.cli.conftest import Command
 from tests.rollout.openai_server import FakeServer, chat
 from tests.trainer.runs import small_config
 
@@ -141,24 +141,27 @@ def test_a_served_model_that_always_wins(command: Command, hostile_env: str) -> 
         server.close()
     assert result.code == 0, result.err
     assert "success 100.0 % 100.0 %" in flat(result.out)
-    assert {body["temperature"] for _, body in server.seen} == {0.0}
+    assert {body["temperature"] for _, body in server.seen[1:]} == {0.0}  # the first one only asks who is there
 
 
 def test_nothing_of_an_environment_reaches_the_terminal_as_more_than_text(
     command: Command, hostile_env: str, tmp_path: Path
 ) -> None:
+    del hostile_env  # another one is made from it
     source = (tmp_path / "hostile.py").read_text()
-    (tmp_path / "hostile.py").write_text(source.replace("'task_type': TEXT", "'task_type': TEXT + action"))
+    kinds = source.replace("'task_type': TEXT", "'task_type': action + TEXT")
+    (tmp_path / "hostile_kinds.py").write_text(kinds)
     answers = iter(["a", "yes", "a", "yes"] * 20)
     server = FakeServer(lambda _path, _body: chat(f"<think></think><action>{next(answers)}</action>"))
     try:
-        result = command("eval", "m", "--env", hostile_env, "--episodes", 4, "--base-url", server.url,
+        result = command("eval", "m", "--env", "hostile_kinds:Hostile", "--episodes", 4, "--base-url", server.url,
                          "env.max_steps=1")  # fmt: skip
     finally:
         server.close()
     assert result.code == 0, result.err
-    assert HOSTILE not in result.out
-    assert_harmless(result.out.replace("\n", " "))
+    assert "a[bold]x[/]" in result.out
+    assert not {char for char in result.out if (ord(char) < 32 and char != "\n") or 127 <= ord(char) < 160}
+    assert "\u202e" not in result.out
 
 
 @pytest.mark.parametrize(
@@ -194,6 +197,7 @@ def test_an_interrupted_evaluation_reports_nothing(
     """Episodes that end first are no fair sample."""
 
     def press(meter: progress.Meter, trajectory: Trajectory) -> None:
+        del meter, trajectory
         raise KeyboardInterrupt
 
     monkeypatch.setattr(progress.Meter, "episode", press)
