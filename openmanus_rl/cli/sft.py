@@ -129,7 +129,7 @@ class Source:
 
     def load(self, seed: int) -> tuple[Any, Any]:
         """The model and its tokenizer; a new one's is made for the texts that it will read."""
-        from openmanus_rl.config.models import INIT_PREFIX, INIT_SIZES
+        from openmanus_rl.config.models import INIT_PREFIX
         from openmanus_rl.data.conversations import read_conversations
         from openmanus_rl.trainer.base_model import env_texts, new_model
         from openmanus_rl.workers.convert import load_to_train
@@ -138,8 +138,6 @@ class Source:
         if not self.model.startswith(INIT_PREFIX):
             tokenizer = load_tokenizer(self.model)
             return load_to_train(self.model), tokenizer
-        if self.model.removeprefix(INIT_PREFIX) not in INIT_SIZES:
-            raise ValueError(f"no such model size: {self.model} (one of {', '.join(INIT_SIZES)})")
         if self.config is not None:
             return new_model(self.model, env_texts(self.config), seed)
         said = (message.value for file in self.files for item in read_conversations(file) for message in item.messages)
@@ -163,6 +161,7 @@ def _source(
 ) -> Source:
     """What the options mean; ValueError or ConfigError if they contradict one another."""
     from openmanus_rl.cli.flags import config_from_flags
+    from openmanus_rl.config.checks import model_fault
     from openmanus_rl.trainer.lessons import holds_trajectories, recorded_env
 
     if demos is not None and conversations:
@@ -177,6 +176,8 @@ def _source(
             raise ValueError(
                 "conversations are learned as they are: --env, --recipe, --config and KEY=VALUE mean nothing"
             )
+        if fault := model_fault(model):
+            raise ValueError(fault)
         return Source(model, files, None, None)
     if demos is not None and env is None and recipe is None and config is None:
         env = recorded_env(demos) or None

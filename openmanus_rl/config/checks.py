@@ -171,7 +171,7 @@ def unusable_paths(config: Config) -> list[Problem]:
     """Every path in the config that names something which is not there, or cannot serve."""
     actors, critics = config.actor_rollout_ref.model.path, config.critic.model.path if config.critic else None
     paths = {"actor_rollout_ref.model.path": actors, "critic.model.path": critics if critics != actors else None}
-    problems = [Problem(fault, (key,)) for key, path in paths.items() if path and (fault := _model_fault(path))]
+    problems = [Problem(fault, (key,)) for key, path in paths.items() if path and (fault := model_fault(path))]
     if actors and not problems:
         problems += _longer_than_the_model(config)
     directories = {
@@ -220,7 +220,7 @@ def _longer_than_the_model(config: Config) -> list[Problem]:
     return [Problem(f"{context} is longer than the model's context of {shape.max_positions}", keys)]
 
 
-def _model_fault(path: str) -> str | None:
+def model_fault(path: str) -> str | None:
     """What is wrong with a model's path, or None."""
     if path.startswith(INIT_PREFIX):
         size = path.removeprefix(INIT_PREFIX)
