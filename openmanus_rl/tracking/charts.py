@@ -48,7 +48,7 @@ def line_chart(
     series: Sequence[Series],
     label: str,
     form: Callable[[float], str],
-    size: tuple[int, int] = (720, 280),
+    size: tuple[int, int] = (1000, 340),
     y_limits: tuple[float, float] | None = None,
 ) -> str:
     """An SVG element; `label` is read out by screen readers, `form` writes the values."""
@@ -71,7 +71,8 @@ def y_ticks(series: Sequence[Series], limits: tuple[float, float] | None, count:
     values = [y for one in series for _, y in one.points] + [v for one in series for _, *ends in one.band for v in ends]
     low, high = limits or (min(values), max(values))
     if high - low < 1e-12:
-        low, high = low - (abs(low) or 1.0) * 0.5, high + (abs(high) or 1.0) * 0.5
+        # Of a constant: room on both sides, but none below zero for what is never negative.
+        low, high = low - abs(low) * 0.5, high + (abs(high) or 1.0) * 0.5
     step = round_step((high - low) / count)
     if limits is None:
         low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step

@@ -28,13 +28,15 @@ def sparkline(values: Sequence[float], width: int = 16, low: float | None = None
 
 
 def learning_curve(
-    points: Sequence[tuple[int, float]], width: int = 72, height: int = 8, blocks: str = BLOCKS
+    points: Sequence[tuple[int, float]], width: int = 72, height: int = 10, blocks: str = BLOCKS
 ) -> list[str]:
     """Shares (0 to 1) by step as columns of blocks, with both axes; lines of at most `width` characters.
 
-    >>> print(chr(10).join(learning_curve([(0, 0.0), (5, 0.25), (10, 0.5)], height=2)))
-     50 % ┤          ████
-     25 % ┤     ████ ████
+    >>> print(chr(10).join(learning_curve([(0, 0.0), (5, 0.2), (10, 0.38)], height=4)))
+     40 % ┤          ▇▇▇▇
+          │          ████
+     20 % ┤     ████ ████
+          │     ████ ████
       0 % └───────────────
            0    5    10
     """
@@ -43,15 +45,16 @@ def learning_curve(
     room = width - 8
     chosen = _thinned(points, room // 2)
     bar = max(1, min(4, room // len(chosen) - 1))
-    top = max(0.1, math.ceil(max(value for _, value in chosen) * 20 - 1e-9) / 20)
+    top = max(0.1, math.ceil(max(value for _, value in chosen) * 10 - 1e-9) / 10)
     lines = []
     for row in reversed(range(height)):
         cells = [_cell(value / top * height - row, blocks) * bar for _, value in chosen]
-        lines.append(f"{top * (row + 1) / height:4.0%} ┤".replace("%", " %") + " ".join(cells).rstrip())
+        label = f"{100 * top * (row + 1) / height:3.0f} % ┤" if (height - row) % 2 else f"{'│':>7}"
+        lines.append(label + " ".join(cells).rstrip())
     lines.append("  0 % └" + "─" * (len(chosen) * (bar + 1)))
     lines.append("       " + _ticks([step for step, _ in chosen], bar + 1))
     if blocks == ASCII_BLOCKS:
-        lines = [line.replace("┤", "|").replace("└", "+").replace("─", "-") for line in lines]
+        lines = [line.replace("┤", "|").replace("│", "|").replace("└", "+").replace("─", "-") for line in lines]
     return lines
 
 

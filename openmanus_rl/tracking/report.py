@@ -41,7 +41,7 @@ SMALL: tuple[tuple[tuple[str, ...], str, Callable[[float], str]], ...] = (
     (("explained_variance",), "Explained variance", lambda v: f"{v:.2g}"),
     (("episode_steps",), "Steps an episode", lambda v: f"{v:.3g}"),
     (("invalid_actions", "zero_spread_groups"), "Invalid actions, zero-spread groups", lambda v: f"{100 * v:.3g} %"),
-    (("gap/mean",), "Gap of log-probs", lambda v: f"{v:.0e}"),
+    (("gap/mean",), "Gap of log-probs", lambda v: f"{v:.1e}"),
     (("tokens_per_second/rollout", "tokens_per_second/train"), "Tokens a second", lambda v: f"{v:,.0f}"),
 )
 STYLES = ("a", "b", "c")
@@ -116,9 +116,17 @@ def _small_multiples(lines: list[Line]) -> list[tuple[str, list[tuple[str, str]]
         if names == ("reward",) and series:
             series = [Series("reward", series[0].points, "a", _around(lines))]
         if picture := line_chart(series, title, form, (340, 150)):
-            legend = [(one.name, one.style) for one in series] if len(series) > 1 else []
+            legend = [(_short(one.name, names), one.style) for one in series] if len(series) > 1 else []
             pictures.append((title, legend, picture))
     return pictures
+
+
+def _short(name: str, names: tuple[str, ...]) -> str:
+    """The part of a metric's name in which it differs from the others: actor of actor/grad_norm, critic/grad_norm."""
+    if all("/" in other for other in names):
+        first, _, last = name.partition("/")
+        return last if len({other.partition("/")[0] for other in names}) == 1 else first
+    return name.replace("_", " ")
 
 
 def _around(lines: list[Line]) -> list[tuple[float, float, float]]:
@@ -153,8 +161,10 @@ def _by_task_type(lines: list[Line]) -> list[tuple[str, list[Rate | None]]]:
     validated, best = history.validations(lines), history.best_validation(lines)
     if best is None:
         return []
-    moments = (validated[0], best, validated[-1])
-    return [(kind, [history.validation_rate(line, kind) for line in moments]) for kind in history.task_types(lines)]
+    moments, kinds = (validated[0], best, validated[-1]), history.task_types(lines)
+    if len(kinds) < 2:  # it says the same as the table above
+        return []
+    return [(kind, [history.validation_rate(line, kind) for line in moments]) for kind in kinds]
 
 
 def machine() -> list[tuple[str, str]]:

@@ -114,11 +114,14 @@ def run(config: Config, command: str = "") -> None:
     if config.trainer.backend == "ray":
         print("error: trainer.backend=ray is not part of this version yet; use trainer.backend=local", file=sys.stderr)
         raise SystemExit(exits.FAILED)
+    from transformers.utils import logging
+
     from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError
     from openmanus_rl.trainer.ray_trainer import LogProbGapError
     from openmanus_rl.trainer.run import train as train_locally
     from openmanus_rl.trainer.stages import TooManyFailuresError
 
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has a display of its own
     try:
         train_locally(config, command)
     except (CheckpointError, RunInUseError, LogProbGapError, TooManyFailuresError, ValueError) as error:
