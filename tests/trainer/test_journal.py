@@ -1,4 +1,4 @@
-"""What a run leaves to look at: complete metrics, episodes, a report, its last lines; and a terminal that still works."""
+"""What a run leaves to look at: complete metrics, episodes, a report, its last lines, a terminal that works."""
 
 import os
 import pty
