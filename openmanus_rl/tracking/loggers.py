@@ -61,7 +61,6 @@ class Memory:
     def __init__(self, path: Path) -> None:
         self.path = path
         found = orjson.loads(path.read_bytes()) if path.is_file() else {}
-        self.known = bool(found)
         self.run_id: str = found.get("id") or uuid.uuid4().hex[:8]
         self.last_step: int = found.get("last_step", -1)
 

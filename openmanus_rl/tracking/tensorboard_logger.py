@@ -18,8 +18,9 @@ class TensorboardLogger:
 
         folder = info.directory / "tensorboard"
         known = any(folder.glob("events.out.tfevents.*"))
-        purge = None if info.resumed_after is None else info.resumed_after + 1
-        self.writer = SummaryWriter(str(folder), purge_step=purge if known else None)
+        # A run that starts over before its first checkpoint does every step again.
+        again_from = 0 if info.resumed_after is None else info.resumed_after + 1
+        self.writer = SummaryWriter(str(folder), purge_step=again_from if known else None)
         for line in () if known else history:
             self.log(int(line["step"]), {name: value for name, value in line.items() if name != "step"})
 

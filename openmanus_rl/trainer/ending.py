@@ -40,8 +40,7 @@ def _tell_end(config: Config, directory: Path, journal: Journal, step: int, stop
     else:
         print(f"metrics: {journal.metrics.path}")
     report = journal.report()
-    if report is not None:
-        print(f"report: {report}", flush=True)
+    print(f"report: {report}" if report is not None else "there is no report: it could not be written", flush=True)
 
 
 def curve_lines(journal: Journal, blocks: str = BLOCKS) -> list[str]:

@@ -86,6 +86,17 @@ def wandb_records(content: bytes) -> Iterator[bytes]:
             held = b""
 
 
+@needs["tensorboard"]
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_of_a_run_that_starts_over_has_every_step_once(tmp_path: Path) -> None:
+    for last in (3, 5):
+        loggers = make_loggers(["tensorboard"], RunInfo(tmp_path, "p", "e", {}, None), [], pytest.fail)
+        for step in range(last):
+            loggers.log(step, {"success": value(step)})
+        loggers.close()
+    assert tensorboard_points(tmp_path) == [(step, value(step)) for step in range(5)]
+
+
 @needs["wandb"]
 def test_wandb_has_every_step_once_in_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from wandb.proto import wandb_internal_pb2

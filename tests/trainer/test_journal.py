@@ -101,6 +101,7 @@ def test_a_report_an_episode_and_a_display_that_fail_do_not_stop_a_run(
     assert "the episodes of step 0 could not be kept" in shown.err
     assert "the display failed (OSError" in shown.err
     assert "best validation success" in shown.out
+    assert "there is no report" in shown.out
 
 
 def test_a_run_without_a_console_is_silent_until_it_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
