@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from openmanus_rl.data.rate import Rate
     from openmanus_rl.evaluation.convergence import Validation
     from openmanus_rl.evaluation.report import Convergence, Report
-    from openmanus_rl.evaluation.statistics import Difference, Rate, Summary
+    from openmanus_rl.evaluation.statistics import Difference, Summary
 
 
 def show_report(report: "Report", console: "Console") -> None:
@@ -78,7 +79,8 @@ def _rows(summaries: "list[Summary]") -> "Iterator[tuple[str, Callable[[Summary]
 def describe_gap(gap: "Difference") -> str:
     """The difference in points, its interval, and what may be said of it.
 
-    >>> from openmanus_rl.evaluation.statistics import Difference, Rate
+    >>> from openmanus_rl.data.rate import Rate
+    >>> from openmanus_rl.evaluation.statistics import Difference
     >>> describe_gap(Difference(Rate(90, 100), Rate(60, 100)))
     '+30.0 points (95 % interval +18.3 to +40.8): worse on what was not trained on'
     """

@@ -8,7 +8,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from openmanus_rl.cli.screen import make_console, shown
-from openmanus_rl.evaluation.statistics import Rate, Summary, summarise
+from openmanus_rl.data.rate import Rate
+from openmanus_rl.evaluation.statistics import Summary, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -139,9 +139,9 @@ class Source:
             tokenizer = load_tokenizer(self.model)
             return load_to_train(self.model), tokenizer
         if self.config is not None:
-            return new_model(self.model, env_texts(self.config), seed)
+            return new_model(self.model, env_texts(self.config), seed, print)
         said = (message.value for file in self.files for item in read_conversations(file) for message in item.messages)
-        return new_model(self.model, said, seed)
+        return new_model(self.model, said, seed, print)
 
     def episodes(self, tokenizer: Any, count: int, processes: int, intake: "Intake") -> "Iterator[Trajectory]":
         """With the model's token ids."""

@@ -37,10 +37,10 @@ def _section(section: BaseModel, prefix: str, computed: frozenset[str], comment:
             yield from _section(value, f"{key}.", computed, mark)
         else:
             note = "  # computed" if mark and not comment else ""
-            yield f"{indent}{mark}{name}: {_flow(value)}{note}"
+            yield f"{indent}{mark}{name}: {as_flow(value)}{note}"
 
 
-def _flow(value: Any) -> str:
+def as_flow(value: Any) -> str:
     """A value on one line of YAML."""
     plain = _plain(value)
     text = yaml.dump(plain, Dumper=Dumper, default_flow_style=True, allow_unicode=True, width=10**9, sort_keys=False)

@@ -118,7 +118,7 @@ def _as_list(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
-Logger = Literal["console", "tensorboard", "wandb", "trackio"]
+Logger = Literal["console", "jsonl", "tensorboard", "wandb", "trackio"]
 
 
 class TrainerConfig(Section):
@@ -145,7 +145,9 @@ class TrainerConfig(Section):
     experiment_name: Name | None = None
     """Default: made from the environment's name and the estimator."""
     logger: Annotated[tuple[Logger, ...], BeforeValidator(_as_list)] = ("console",)
-    """Where metrics go besides the run directory's JSONL: any of `console`, `tensorboard`, `wandb`, `trackio`."""
+    """Where metrics go besides `metrics.jsonl`, which is always there: `console`, `tensorboard`, `wandb`, `trackio`."""
+    keep_trajectories: NonNegativeInt = 8
+    """Episodes of each step, and of each validation, kept in `trajectories/` to be read; 0 keeps none."""
     seed: NonNegativeInt = 0
     """Every random number of the run is derived from it."""
     max_failure_rate: UnitInterval = 0.2

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from openmanus_rl.tracking.history import stage_seconds
 from openmanus_rl.tracking.metrics_file import validation_score
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Reached:
     at: Validation | None
 
 
-def validation_curve(lines: Iterable[Mapping[str, Any]]) -> list[Validation]:
+def validation_curve(lines: Iterable[dict[str, Any]]) -> list[Validation]:
     """The validations of a run, from the lines of its metrics file.
 
     >>> curve = validation_curve([
@@ -45,9 +46,9 @@ def validation_curve(lines: Iterable[Mapping[str, Any]]) -> list[Validation]:
     curve: list[Validation] = []
     seconds: float | None = None
     for line in lines:
-        times = [value for name, value in line.items() if name.startswith("time/") and value is not None]
-        if times:
-            seconds = (seconds or 0.0) + sum(times)
+        stages = stage_seconds([line])
+        if stages:
+            seconds = (seconds or 0.0) + sum(stages.values())
         success = validation_score(line)
         if success is not None:
             curve.append(Validation(int(line["step"]), success, None if seconds is None else seconds / 60))

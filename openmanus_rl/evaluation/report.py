@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openmanus_rl import __version__
-from openmanus_rl.evaluation.statistics import Difference, Rate, summarise
+from openmanus_rl.evaluation.statistics import Difference, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from openmanus_rl.config.learning import Sampling
+    from openmanus_rl.data.rate import Rate
     from openmanus_rl.data.trajectory import Trajectory
     from openmanus_rl.evaluation.convergence import Reached, Validation
     from openmanus_rl.evaluation.statistics import Summary

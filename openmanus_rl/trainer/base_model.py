@@ -15,50 +15,54 @@ from openmanus_rl.agent.prompts import ChatTokens
 from openmanus_rl.config.models import INIT_PREFIX
 from openmanus_rl.data.assemble import assemble
 from openmanus_rl.environments.configured import make_configured_env
+from openmanus_rl.tracking.console import WARM_START
 from openmanus_rl.trainer.sft import SftSettings, fine_tune
 from openmanus_rl.workers.init_model import init_model, save
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from openmanus_rl.agent.demonstrations import DemoCounts
     from openmanus_rl.config.running import EnvConfig
     from openmanus_rl.config.schema import Config
     from openmanus_rl.data.trajectory import Trajectory
+    from openmanus_rl.tracking.display import Display
 
 TEXT_EPISODES = 300
 
 
-def make_base_model(config: Config, folder: Path) -> None:
+def make_base_model(config: Config, folder: Path, display: Display) -> None:
     """Make, warm up and save the model. Only training tasks are looked at."""
     start, warm = time.monotonic(), config.warm_start
-    model, tokenizer = new_model(config.actor_rollout_ref.model.path, env_texts(config), config.trainer.seed)
+    display.progress("new model")
+    path = config.actor_rollout_ref.model.path
+    model, tokenizer = new_model(path, env_texts(config), config.trainer.seed, display.say)
     if warm.episodes:
+        display.progress("demonstrations")
         demonstrations = expert_episodes(config, ChatTokens(tokenizer), warm.episodes)
         samples = [sample for trajectory in demonstrations for sample in assemble(trajectory)]
-        print(f"{warm.episodes} demonstrations: {sum(map(len, samples)):,} tokens ({time.monotonic() - start:.0f} s)")
+        tokens, seconds = sum(map(len, samples)), time.monotonic() - start
+        display.say(f"{warm.episodes} demonstrations: {tokens:,} tokens ({seconds:.0f} s)")
 
         def report(step: int, metrics: dict[str, float]) -> None:
-            if step % max(1, warm.steps // 5) == 0:
-                print(
-                    f"warm start {step}/{warm.steps}  loss {metrics['loss']:.3f}  actions {metrics['action_loss']:.3f}"
-                )
+            note = f"loss {metrics['loss']:.3f}  actions {metrics['action_loss']:.3f}"
+            display.progress(WARM_START, step, warm.steps, note)
 
         settings = SftSettings(
             steps=warm.steps, tokens_per_step=warm.tokens_per_step, lr=warm.lr,
             observation_weight=warm.observation_weight, seed=config.trainer.seed,
         )  # fmt: skip
         fine_tune(model, samples, settings, report=report)
-        print(f"warm start took {time.monotonic() - start:.0f} s")
+        display.say(f"warm start took {time.monotonic() - start:.0f} s")
     save(model, tokenizer, folder)
 
 
-def new_model(path: str, texts: Iterable[str], seed: int) -> tuple[Any, Any]:
-    """The model that `init:SIZE` names, and a tokenizer for the texts."""
+def new_model(path: str, texts: Iterable[str], seed: int, say: Callable[[str], None]) -> tuple[Any, Any]:
+    """The model that `init:SIZE` names, and a tokenizer for the texts; `say` is told how large they are."""
     size = path.removeprefix(INIT_PREFIX)
     model, tokenizer = init_model(size, texts, seed)
-    print(f"new model {size}: {sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens")
+    say(f"new model {size}: {sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens")
     return model, tokenizer
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = 1
+OF_SERVICES = ("wandb.json", "trackio.json")
+OF_THE_RUN = ("base", "engine.json", "metrics.jsonl", "tensorboard", "trajectories", "report.html")
 NAME = re.compile(r"step_(\d{6,})")
 
 
@@ -153,9 +155,11 @@ def set_aside(run_dir: Path, after: int) -> Path | None:
     later = [path for path in checkpoints(run_dir) if step_of(path) > after]
     best = best_of(run_dir)
     names = ["best.json"] if best is not None and best["step"] > after else []
+    # What follows from here on differs, so it is another run for the services that hold one.
+    names += OF_SERVICES
     if after == 0:
-        names += [name for name in ("base", "engine.json", "metrics.jsonl") if (run_dir / name).exists()]
-    moved = later + [run_dir / name for name in names]
+        names += OF_THE_RUN
+    moved = later + [run_dir / name for name in names if (run_dir / name).exists()]
     if not moved:
         return None
     number = 1 + sum(1 for _ in run_dir.glob("earlier_*"))

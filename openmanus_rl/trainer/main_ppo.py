@@ -6,6 +6,7 @@ arguments have been checked.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,8 @@ import typer
 from openmanus_rl import exits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from openmanus_rl.config.problems import Problem
     from openmanus_rl.config.schema import Config
     from openmanus_rl.rewards import RewardComponent
@@ -39,15 +42,29 @@ def train(
     if dry_run:
         print(to_yaml(resolved) + estimate_as_comment(resolved))
     else:
-        run(resolved)
+        run(resolved, command_line(recipe, config, overrides or ()))
+
+
+def command_line(recipe: str | None, config: Path | None, overrides: Sequence[str]) -> str:
+    """The command that starts the same run.
+
+    >>> command_line("default", None, ["algorithm.gamma=0.9"])
+    'openmanus-rl train --recipe default algorithm.gamma=0.9'
+    """
+    words = ["openmanus-rl", "train"]
+    words += ["--recipe", recipe] if recipe is not None else []
+    words += ["--config", str(config)] if config is not None else []
+    return shlex.join([*words, *overrides])
 
 
 def training_problems(config: Config) -> list[Problem]:
     """What is wrong with the parts, and what rollouts allow but training does not."""
     from openmanus_rl.config.problems import Problem
+    from openmanus_rl.tracking.loggers import missing_packages
 
     rollout = config.actor_rollout_ref.rollout
     problems = component_problems(config)
+    problems += [Problem(fault, ("trainer.logger",)) for fault in missing_packages(config.trainer.logger).values()]
     for name, neutral in (("top_p", 1.0), ("top_k", -1)):
         if getattr(rollout, name) != neutral:
             message = f"training needs {neutral}: log-probs are over the whole vocabulary; val_kwargs may set it"
@@ -92,18 +109,21 @@ def estimate_as_comment(config: Config) -> str:
     return "\n# Estimate\n" + "".join(f"# {line}\n" for line in estimate(config).lines())
 
 
-def run(config: Config) -> None:
+def run(config: Config, command: str = "") -> None:
     """Build the parts that the config names and train; what stops a run is said in one line."""
     if config.trainer.backend == "ray":
         print("error: trainer.backend=ray is not part of this version yet; use trainer.backend=local", file=sys.stderr)
         raise SystemExit(exits.FAILED)
+    from transformers.utils import logging
+
     from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError
     from openmanus_rl.trainer.ray_trainer import LogProbGapError
     from openmanus_rl.trainer.run import train as train_locally
     from openmanus_rl.trainer.stages import TooManyFailuresError
 
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has a display of its own
     try:
-        train_locally(config)
+        train_locally(config, command)
     except (CheckpointError, RunInUseError, LogProbGapError, TooManyFailuresError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(exits.FAILED) from error

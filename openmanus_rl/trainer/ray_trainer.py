@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from openmanus_rl.data.trajectory import Trajectory
     from openmanus_rl.environments.base import Split
     from openmanus_rl.rewards import RewardComposer
+    from openmanus_rl.rollout.engine import SamplingParams
     from openmanus_rl.trainer.local_group import LocalWorkerGroup
 
 # Below this mean and largest difference the engine's log-probs are the trainer's, and are not computed again.
@@ -43,7 +44,8 @@ class RayPPOTrainer:
     """Collect, reward, compare, update, validate, save; repeat.
 
     `tasks` lists the tasks of a split. `report` is given the metrics of every step; `save` as well, and whether a
-    checkpoint is due; `keep` every step's trajectories.
+    checkpoint is due; `keep` every step's trajectories (`step`, and `val` for validations); `progress` is told what is
+    being done, how much of it is done, how much it is in all, and what is worth a note.
     """
 
     config: Config
@@ -53,7 +55,8 @@ class RayPPOTrainer:
     tasks: Callable[[Split], Sequence[str]]
     report: Callable[[int, dict[str, float]], None]
     save: Callable[[int, dict[str, float], bool], None]
-    keep: Callable[[int, Sequence[Trajectory]], None] | None = None
+    keep: Callable[[str, int, Sequence[Trajectory]], None] = field(default=lambda *_: None)
+    progress: Callable[[str, int, int, str], None] = field(default=lambda *_: None)
     should_stop: Callable[[], bool] = field(default=lambda: False)
     step: int = 0
     kl_control: FixedKLController | AdaptiveKLController = field(init=False)
@@ -80,13 +83,14 @@ class RayPPOTrainer:
     def train_step(self) -> dict[str, float]:
         """One step, stage by stage."""
         metrics: dict[str, float] = {}
-        clock = _Clock(metrics)
+        clock = _Clock(metrics, self.progress)
         with clock("collect"):
             trajectories = self.collect(metrics)
         if not trajectories:
             metrics["skipped/empty_batch"] = 1.0
             return metrics
-        batch = stages.make_batch(trajectories, self.config.algorithm, self.config.actor_rollout_ref.actor)
+        with clock("assemble"):
+            batch = stages.make_batch(trajectories, self.config.algorithm, self.config.actor_rollout_ref.actor)
         metrics["tokens"], metrics["action_tokens"] = float(batch.n_tokens), float(batch.action_mask.sum())
         with clock("old_log_prob"):
             batch, rollout_logprobs = self.old_log_probs(batch, metrics)
@@ -129,16 +133,27 @@ class RayPPOTrainer:
                 self.tasks("train"), self.step, wanted if round_ == 0 else missing, config.env.rollout.n,
                 config.trainer.seed, round_ * wanted,
             )  # fmt: skip
-            played = self.agent.run_llm_loop(episodes, sampling)
-            stages.check_failures(played, config.trainer.max_failure_rate)
-            played = stages.compose_rewards(played, self.composer)
+            played = self.play("collect", episodes, sampling)
             every += played
             useful = stages.usable(played)
             kept += stages.without_zero_spread(useful) if filtering.enable else useful
         metrics |= stages.rollout_metrics(every)
-        if self.keep is not None:
-            self.keep(self.step, every)
+        self.keep("step", self.step, every)
         return kept
+
+    def play(self, stage: str, episodes: list[Episode], sampling: SamplingParams) -> list[Trajectory]:
+        """Play episodes and score them, telling how far it is."""
+        done = won = 0
+
+        def finished(trajectory: Trajectory) -> None:
+            nonlocal done, won
+            done, won = done + 1, won + trajectory.won
+            self.progress(stage, done, len(episodes), f"{won} won")
+
+        self.progress(stage, 0, len(episodes), "")
+        played = self.agent.run_llm_loop(episodes, sampling, finished)
+        stages.check_failures(played, self.config.trainer.max_failure_rate)
+        return stages.compose_rewards(played, self.composer)
 
     def old_log_probs(self, batch: Batch, metrics: dict[str, float]) -> tuple[Batch, Tensor | None]:
         """The log-probs that ratios compare with: the engine's, where the trainer finds the same on a probe of them.
@@ -183,6 +198,7 @@ class RayPPOTrainer:
             self.agent, config.data.max_response_length, chosen.temperature, chosen.top_p, chosen.top_k
         )
         metrics: dict[str, float] = {}
+        every: list[Trajectory] = []
         self.agent.engine.forget()
         start = time.perf_counter()
         splits: tuple[Split, ...] = ("valid_seen", "valid_unseen")
@@ -192,11 +208,11 @@ class RayPPOTrainer:
                 Episode(task, f"{split}-{k}", f"{split}-{k}", split, seed, (seed, -1, number, k))
                 for k, task in enumerate(tasks)
             ]
-            played = self.agent.run_llm_loop(episodes, sampling)
-            stages.check_failures(played, config.trainer.max_failure_rate)
-            played = stages.compose_rewards(played, self.composer)
+            played = self.play(f"validate on {split}", episodes, sampling)
+            every += played
             metrics |= _named(f"val/{split}", stages.rollout_metrics(played))
         metrics["time/validate"] = time.perf_counter() - start
+        self.keep("val", self.step, every)
         return metrics
 
 
@@ -215,19 +231,22 @@ def _with(batch: Batch, **columns: Tensor | None) -> Batch:
 class _Clock:
     """Seconds of each stage, into the metrics."""
 
-    def __init__(self, metrics: dict[str, float]) -> None:
-        self.metrics = metrics
+    def __init__(self, metrics: dict[str, float], progress: Callable[[str, int, int, str], None]) -> None:
+        self.metrics, self.progress = metrics, progress
+        self.started = time.perf_counter()
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
+        self.progress(stage, 0, 0, "")
         start = time.perf_counter()
         yield
         self.metrics[f"time/{stage}"] = time.perf_counter() - start
 
     def rates(self, batch: Batch) -> dict[str, float]:
-        """Tokens a second, of collecting and of training."""
+        """Seconds of the whole step, and tokens a second of collecting and of training."""
         training = sum(seconds for name, seconds in self.metrics.items() if name.startswith("time/update"))
         return {
+            "time/step": time.perf_counter() - self.started,
             "tokens_per_second/rollout": batch.n_tokens / max(self.metrics["time/collect"], 1e-9),
             "tokens_per_second/train": batch.n_tokens / max(training, 1e-9),
         }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,9 +14,11 @@ from openmanus_rl.config.models import INIT_PREFIX, local_path
 from openmanus_rl.config.resolved import write_resolved
 from openmanus_rl.environments.configured import make_configured_env
 from openmanus_rl.rewards import RewardComposer
-from openmanus_rl.tracking.metrics_file import MetricsFile, validation_score
+from openmanus_rl.tracking.metrics_file import validation_score
 from openmanus_rl.trainer import checkpoint
 from openmanus_rl.trainer.base_model import make_base_model
+from openmanus_rl.trainer.ending import tell_end
+from openmanus_rl.trainer.journal import Journal
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
 from openmanus_rl.workers.model import load_model, load_tokenizer
@@ -36,19 +36,12 @@ class Run:
 
     config: Config
     directory: Path
-    metrics: MetricsFile
+    journal: Journal
     group: LocalWorkerGroup
     trainer: RayPPOTrainer | None = None
     best: float = -1.0
     saved: Path | None = None
     stopping: bool = field(default=False)
-    started: float = field(default_factory=time.monotonic)
-    first_step: int = 0
-
-    def report(self, step: int, metrics: dict[str, float]) -> None:
-        """Write a step's metrics, and tell about it."""
-        self.metrics.write(step, metrics)
-        print(self._line(step, metrics), flush=True)
 
     def save(self, step: int, metrics: dict[str, float], due: bool) -> None:
         """Save a checkpoint if one is due or validation has never been better."""
@@ -57,6 +50,7 @@ class Run:
         if (self.config.trainer.save_freq <= 0 and not self.stopping) or not (due or better):
             return
         assert self.trainer is not None
+        self.journal.display.progress("save")
         state = {
             "workers": self.group.state_dict(),
             "best": max(self.best, score if score is not None else -1.0),
@@ -68,29 +62,9 @@ class Run:
             checkpoint.note_best(self.directory, step, "validation success", score)
         checkpoint.drop_old(self.directory, self.config.trainer.max_actor_ckpt_to_keep)
 
-    def _line(self, step: int, metrics: dict[str, float]) -> str:
-        total = self.config.trainer.total_training_steps or 0
-        shown = [f"step {step}/{total}"]
-        for name, label, form in (
-            ("success", "success", "{:.0%}"), ("reward", "reward", "{:.2f}"), ("episode_steps", "steps", "{:.1f}"),
-            ("invalid_actions", "invalid", "{:.0%}"), ("actor/kl_loss", "kl", "{:.4f}"),
-            ("actor/entropy", "entropy", "{:.3f}"), ("actor/clip_frac", "clip", "{:.3f}"),
-            ("gap/mean", "gap", "{:.0e}"),
-            ("tokens_per_second/rollout", "rollout tok/s", "{:,.0f}"),
-            ("tokens_per_second/train", "train tok/s", "{:,.0f}"),
-            ("val/valid_seen/success", "valid_seen", "{:.1%}"), ("val/valid_unseen/success", "valid_unseen", "{:.1%}"),
-        ):  # fmt: skip
-            if name in metrics:
-                shown.append(f"{label} {form.format(metrics[name])}")
-        done = step - self.first_step
-        if done > 0 and total > step:
-            left = (time.monotonic() - self.started) / done * (total - step)
-            shown.append(f"{left / 60:.0f} min left")
-        return "  ".join(shown)
 
-
-def train(config: Config) -> Path:
-    """Train as the config says; returns the run directory."""
+def train(config: Config, command: str = "") -> Path:
+    """Train as the config says; returns the run directory. `command` is written into the report."""
     directory = config.trainer.run_dir
     if directory is None:
         raise ValueError("trainer.default_local_dir is null, but a run needs a place for its checkpoints")
@@ -100,21 +74,35 @@ def train(config: Config) -> Path:
         if config.trainer.resume_mode != "auto" and (aside := checkpoint.set_aside(directory, step)):
             print(f"what an earlier run left there is now in {aside}", flush=True)
         write_resolved(config, directory)
-        model, tokenizer = _base(config, directory)
-        group = LocalWorkerGroup(config, model, tokenizer, _threads(directory))
-        _remember_threads(directory, group)
-        run = Run(config, directory, MetricsFile(directory / "metrics.jsonl", step if state else None), group)
-        trainer = _trainer(config, group, run)
+        journal = Journal(config, directory, step if state else None, command)
         try:
-            if state is not None and resumed is not None:
-                _restore(run, trainer, step, state, resumed)
-            with _interruptible(run):
-                trainer.fit()
+            run, reached = _train(config, directory, journal, (step, state, resumed))
         finally:
-            trainer.agent.close()
-            group.close()
-    _tell_end(run, trainer.step)
+            journal.close()
+        tell_end(config, directory, journal, reached, stopped=run.stopping, saved=run.saved)
     return directory
+
+
+def _train(
+    config: Config, directory: Path, journal: Journal, origin: tuple[int, dict[str, Any] | None, Path | None]
+) -> tuple[Run, int]:
+    """Put the parts together and fit; the run, and the step that it reached."""
+    step, state, resumed = origin
+    model, tokenizer = _base(config, directory, journal)
+    group = LocalWorkerGroup(config, model, tokenizer, _threads(directory))
+    _remember_threads(directory, group)
+    run = Run(config, directory, journal, group)
+    trainer = _trainer(config, group, run)
+    try:
+        if state is not None and resumed is not None:
+            _restore(run, trainer, step, state, resumed)
+        journal.begin(trainer.step)
+        with _interruptible(run):
+            trainer.fit()
+    finally:
+        trainer.agent.close()
+        group.close()
+    return run, trainer.step
 
 
 def _restore(run: Run, trainer: RayPPOTrainer, step: int, state: dict[str, Any], folder: Path) -> None:
@@ -129,8 +117,8 @@ def _restore(run: Run, trainer: RayPPOTrainer, step: int, state: dict[str, Any],
             "the critic or the KL to the reference changed? Start anew with trainer.resume_mode=disable"
         ) from error
     run.group.publish_weights(step)
-    trainer.step = run.first_step = step
-    print(f"going on after step {step}: {folder}", flush=True)
+    trainer.step = step
+    run.journal.display.say(f"going on after step {step}: {folder}")
 
 
 def find_checkpoint(config: Config, directory: Path) -> Path | None:
@@ -144,14 +132,14 @@ def find_checkpoint(config: Config, directory: Path) -> Path | None:
     return local_path(mode)
 
 
-def _base(config: Config, directory: Path) -> tuple[Any, Any]:
+def _base(config: Config, directory: Path, journal: Journal) -> tuple[Any, Any]:
     """The model that training starts from; a new one is made once, and kept in the run directory."""
     path = config.actor_rollout_ref.model.path
     if not path.startswith(INIT_PREFIX):
         return load_model(path), load_tokenizer(path)
     folder = directory / "base"
     if not folder.is_dir():
-        make_base_model(config, folder)
+        make_base_model(config, folder, journal.display)
     return load_model(str(folder)), load_tokenizer(str(folder))
 
 
@@ -161,8 +149,9 @@ def _trainer(config: Config, group: LocalWorkerGroup, run: Run) -> RayPPOTrainer
     agent = make_agent(config.env, group.engine, group.tokenizer, room, config.trainer.seed)
     composer = RewardComposer.from_specs([part.model_dump() for part in config.reward.components])
     run.trainer = RayPPOTrainer(
-        config, group, agent, composer, env.tasks, run.report, run.save, should_stop=lambda: run.stopping
-    )
+        config, group, agent, composer, env.tasks, run.journal.step, run.save, run.journal.keep,
+        run.journal.display.progress, should_stop=lambda: run.stopping,
+    )  # fmt: skip
     return run.trainer
 
 
@@ -186,7 +175,7 @@ def _interruptible(run: Run) -> Iterator[None]:
         if run.stopping:
             raise KeyboardInterrupt
         run.stopping = True
-        print(f"\n{signal.Signals(number).name}: finishing this step, then saving", file=sys.stderr, flush=True)
+        run.journal.display.warn(f"{signal.Signals(number).name}: finishing this step, then saving")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -194,15 +183,3 @@ def _interruptible(run: Run) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _tell_end(run: Run, step: int) -> None:
-    best = checkpoint.best_of(run.directory)
-    if best is not None:
-        folder = run.directory / "checkpoints" / f"step_{best['step']:06d}" / "model"
-        print(f"best validation success {best['value']:.1%} at step {best['step']}: {folder}")
-    if run.stopping and step < (run.config.trainer.total_training_steps or 0):
-        onward = f"goes on from {run.saved}" if run.saved else "starts anew: nothing had been saved yet"
-        print(f"stopped after step {step}; the same command {onward}")
-    else:
-        print(f"metrics: {run.metrics.path}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -196,15 +196,17 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     metrics |= {
         "success": fmean(t.won for t in played),
         "score": fmean(float(t.turns[-1].info.get("score", 0.0)) for t in played),  # type: ignore[arg-type]
-        "reward": fmean(t.score for t in played),
-        "episode_steps": fmean(len(t.turns) for t in played),
+        "episodes": float(len(played)),
+        **_spread("reward", [t.score for t in played]),
+        **_spread("episode_steps", [float(len(t.turns)) for t in played]),
         "invalid_actions": fmean(not turn.action_valid for turn in turns),
         "response_tokens": fmean(len(turn.response_ids) for turn in turns),
         "zero_spread_groups": fmean(group.has_zero_spread for group in groups),
         "singleton_groups": fmean(group.is_singleton for group in groups),
     }
-    for kind in sorted({t.task_type for t in played}):
-        metrics[f"success/{kind}"] = fmean(t.won for t in played if t.task_type == kind)
+    for kind in sorted({t.task_type for t in played} - {""}):
+        won = [t.won for t in played if t.task_type == kind]
+        metrics |= {f"success/{kind}": fmean(won), f"episodes/{kind}": float(len(won))}
     for name in sorted({name for t in played for name in t.reward_breakdown}):
         metrics[f"reward/{name}"] = fmean(
             t.reward_breakdown[name].weighted for t in played if name in t.reward_breakdown
@@ -212,11 +214,24 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return metrics
 
 
+def _spread(name: str, values: list[float]) -> dict[str, float]:
+    """The mean under the name itself, and how the values spread around it."""
+    return {
+        name: fmean(values),
+        f"{name}_std": pstdev(values),
+        f"{name}_min": min(values),
+        f"{name}_max": max(values),
+    }
+
+
 def advantage_metrics(batch: Batch) -> dict[str, float]:
     """How advantages and values are spread over the agent's tokens."""
     assert batch.advantages is not None
     on = batch.advantages[batch.action_mask]
     metrics = {"advantage_mean": float(on.mean()), "advantage_std": float(on.std(unbiased=False))}
+    if batch.returns is not None:
+        returns = batch.returns[batch.action_mask]
+        metrics |= {"return_mean": float(returns.mean()), "return_std": float(returns.std(unbiased=False))}
     if batch.values is not None and batch.returns is not None:
         metrics["explained_variance"] = explained_variance(
             batch.values.unsqueeze(0), batch.returns.unsqueeze(0), batch.action_mask.unsqueeze(0)

@@ -5,7 +5,7 @@ import pytest
 from openmanus_rl.evaluation.convergence import Validation, first_reached, validation_curve
 
 
-def line(step: int, seen: float | None = None, unseen: float | None = None, **times: float) -> dict[str, object]:
+def line(step: int, seen: float | None = None, unseen: float | None = None, /, **times: float) -> dict[str, object]:
     found: dict[str, object] = {"step": step, **{f"time/{name}": seconds for name, seconds in times.items()}}
     if seen is not None:
         found |= {"val/valid_seen/success": seen, "val/valid_unseen/success": unseen}
@@ -15,7 +15,7 @@ def line(step: int, seen: float | None = None, unseen: float | None = None, **ti
 LINES = [
     line(0, 0.2, 0.0, validate=6.0),
     line(1, collect=30.0, update_actor=20.0),
-    line(2, 0.8, 0.4, collect=40.0, validate=24.0),
+    line(2, 0.8, 0.4, collect=40.0, validate=24.0, step=41.0),  # `step` is all of its stages
     line(3, 0.4, 0.2, collect=60.0),
     line(4, 0.9, 0.9, collect=60.0),
 ]

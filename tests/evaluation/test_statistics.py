@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openmanus_rl.data.rate import Rate
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
-from openmanus_rl.evaluation.statistics import Difference, Rate, final_score, summarise
+from openmanus_rl.evaluation.statistics import Difference, final_score, summarise
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""A run as plain lines: one a step, for files, pipes and terminals that can do no more."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WARM_START = "warm start"
+WARM_START_LINES = 5
+# Metric, label, form.
+SHOWN = (
+    ("success", "success", "{:.0%}"), ("reward", "reward", "{:.2f}"), ("episode_steps", "steps", "{:.1f}"),
+    ("invalid_actions", "invalid", "{:.0%}"), ("actor/kl_loss", "kl", "{:.4f}"),
+    ("actor/entropy", "entropy", "{:.3f}"), ("actor/clip_frac", "clip", "{:.3f}"),
+    ("gap/mean", "gap", "{:.0e}"),
+    ("tokens_per_second/rollout", "rollout tok/s", "{:,.0f}"),
+    ("tokens_per_second/train", "train tok/s", "{:,.0f}"),
+    ("val/valid_seen/success", "valid_seen", "{:.1%}"), ("val/valid_unseen/success", "valid_unseen", "{:.1%}"),
+)  # fmt: skip
+
+
+class Eta:
+    """How long the rest takes, at the pace since training began or went on."""
+
+    def __init__(self, done: int, total: int) -> None:
+        self.first, self.total = done, total
+        self.started = time.monotonic()
+
+    def seconds_left(self, step: int) -> float | None:
+        """None before the first step is done, and when nothing is left."""
+        done = step - self.first
+        if done <= 0 or step >= self.total:
+            return None
+        return (time.monotonic() - self.started) / done * (self.total - step)
+
+
+class PlainDisplay:
+    """Lines on stdout; warnings on stderr."""
+
+    def __init__(self) -> None:
+        self.eta = Eta(0, 0)
+
+    def begin(self, done: int, total: int, history: Sequence[dict[str, Any]]) -> None:
+        """See `Display`."""
+        del history
+        self.eta = Eta(done, total)
+
+    def say(self, text: str) -> None:
+        """See `Display`."""
+        print(text, flush=True)
+
+    def warn(self, text: str) -> None:
+        """See `Display`."""
+        print(f"\n{text}", file=sys.stderr, flush=True)
+
+    def progress(self, stage: str, done: int = 0, total: int = 0, note: str = "") -> None:
+        """The warm start has no steps to tell of, so its progress is told."""
+        if stage == WARM_START and total and done and done % max(1, total // WARM_START_LINES) == 0:
+            print(f"{stage} {done}/{total}  {note}", flush=True)
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        """See `Display`."""
+        shown = [f"step {step}/{self.eta.total}"]
+        shown += [f"{label} {form.format(metrics[name])}" for name, label, form in SHOWN if name in metrics]
+        left = self.eta.seconds_left(step)
+        if left is not None:
+            shown.append(f"{left / 60:.0f} min left")
+        print("  ".join(shown), flush=True)
+
+    def close(self) -> None:
+        """See `Display`."""

@@ -1,0 +1,76 @@
+"""The last lines of a run: how it went, what is best, and what to do with it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+from openmanus_rl.config.changes import changed_keys
+from openmanus_rl.tracking import history
+from openmanus_rl.tracking.curve import ASCII_BLOCKS, BLOCKS, learning_curve
+from openmanus_rl.trainer import checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from openmanus_rl.config.schema import Config
+    from openmanus_rl.trainer.journal import Journal
+
+
+def tell_end(config: Config, directory: Path, journal: Journal, step: int, stopped: bool, saved: Path | None) -> None:
+    """Print it; the display is closed by now."""
+    try:
+        _tell_end(config, directory, journal, step, stopped, saved)
+    except (OSError, UnicodeError) as error:  # a pipe that nobody reads any more, a terminal of another age
+        print(f"the end of the run could not be told: {error}", file=sys.stderr)
+
+
+def _tell_end(config: Config, directory: Path, journal: Journal, step: int, stopped: bool, saved: Path | None) -> None:
+    for line in curve_lines(journal, _blocks()):
+        print(line)
+    best = checkpoint.best_of(directory)
+    if best is not None:
+        model = directory / "checkpoints" / f"step_{best['step']:06d}" / "model"
+        print(f"best validation success {best['value']:.1%} at step {best['step']}: {model}")
+        print(f"watch it play: {watch_command(config, model)}")
+    if stopped and step < (config.trainer.total_training_steps or 0):
+        onward = f"goes on from {saved}" if saved else "starts anew: nothing had been saved yet"
+        print(f"stopped after step {step}; the same command {onward}")
+    else:
+        print(f"metrics: {journal.metrics.path}")
+    report = journal.report()
+    print(f"report: {report}" if report is not None else "there is no report: it could not be written", flush=True)
+
+
+def curve_lines(journal: Journal, blocks: str = BLOCKS) -> list[str]:
+    """Validation success by step as a small picture, where there is more than one validation."""
+    points = [
+        (int(line["step"]), rate.value)
+        for line in journal.lines()
+        if (rate := history.validation_rate(line)) is not None
+    ]
+    if len(points) < 2:
+        return []
+    return ["", "validation success by step", *learning_curve(points, blocks=blocks), ""]
+
+
+def watch_command(config: Config, model: Path) -> str:
+    """The command that plays a checkpoint in the environment that it was trained in."""
+    wanted = ("env.", "data.max_", "actor_rollout_ref.rollout.max_model_len")
+    words = ["openmanus-rl", "watch", "--model", str(model), "--env", config.env.env_name]
+    words += ["--split", "valid_unseen", "--temperature", "0"]
+    if config.trainer.seed:
+        words += ["--seed", str(config.trainer.seed)]
+    skipped = ("env.env_name", "env.rollout.n")
+    words += [f"{key}={value}" for key, value in changed_keys(config) if key.startswith(wanted) and key not in skipped]
+    return shlex.join(words)
+
+
+def _blocks() -> str:
+    """Blocks where the terminal can show them."""
+    try:
+        f"{BLOCKS}┤└─".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return ASCII_BLOCKS
+    return BLOCKS

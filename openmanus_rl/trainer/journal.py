@@ -1,0 +1,76 @@
+"""What a run tells of itself: metrics, the loggers, the display, episodes to read, and the report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from openmanus_rl.tracking.display import make_display
+from openmanus_rl.tracking.loggers import RunInfo, make_loggers
+from openmanus_rl.tracking.metrics_file import MetricsFile, read_metrics
+from openmanus_rl.tracking.report import write_report
+from openmanus_rl.tracking.trajectories import TrajectoryFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from openmanus_rl.config.schema import Config
+    from openmanus_rl.data.trajectory import Trajectory
+
+TRAJECTORIES = "trajectories"
+
+
+class Journal:
+    """Opened before anything heavy is done. `resumed_after` is None for a new run.
+
+    The metrics file must be written, or the run stops; nothing else here is worth stopping a run for.
+    """
+
+    def __init__(self, config: Config, directory: Path, resumed_after: int | None = None, command: str = "") -> None:
+        trainer = config.trainer
+        self.config, self.directory, self.command = config, directory, command
+        self.metrics = MetricsFile(directory / "metrics.jsonl", resumed_after)
+        self.history = read_metrics(self.metrics.path)
+        self.trajectories = TrajectoryFiles(directory / TRAJECTORIES, trainer.keep_trajectories, resumed_after or 0)
+        title = f"openmanus-rl  {trainer.experiment_name}"
+        self.display = make_display(title, "console" in trainer.logger)
+        info = RunInfo(
+            directory, trainer.project_name, str(trainer.experiment_name), config.model_dump(mode="json"), resumed_after
+        )
+        self.loggers = make_loggers(trainer.logger, info, self.history, self.display.warn)
+
+    def begin(self, step: int) -> None:
+        """Training starts after this step."""
+        self.display.begin(step, self.config.trainer.total_training_steps or 0, self.history)
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        """Write a step's metrics, and tell about it."""
+        self.metrics.write(step, metrics)
+        self.loggers.log(step, metrics)
+        self.display.step(step, metrics)
+        if any(name.startswith("val/") for name in metrics):
+            self.report()
+
+    def keep(self, kind: str, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Keep some episodes of a step to be read."""
+        try:
+            self.trajectories.keep(kind, step, trajectories)
+        except OSError as error:
+            self.display.warn(f"the episodes of step {step} could not be kept: {error}")
+
+    def report(self) -> Path | None:
+        """Write the report anew; None if that failed."""
+        try:
+            return write_report(self.config, self.directory, self.command)
+        except Exception as error:  # noqa: BLE001 - a page about the run is not worth the run
+            self.display.warn(f"the report could not be written: {type(error).__name__}: {error}")
+            return None
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The metrics of all steps so far."""
+        return read_metrics(self.metrics.path)
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self.loggers.close()
+        self.display.close()

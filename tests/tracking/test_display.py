@@ -1,0 +1,166 @@
+"""What a run shows: lines, a panel on a terminal, and neither when they fail."""
+
+import io
+import sys
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from openmanus_rl.tracking import display
+from openmanus_rl.tracking.console import PlainDisplay
+from openmanus_rl.tracking.curve import ASCII_BLOCKS, learning_curve
+from openmanus_rl.tracking.display import Guarded, can_be_live, make_display
+from openmanus_rl.tracking.live import LiveDisplay
+
+METRICS = {
+    "success": 0.25, "val/valid_seen/success": 0.5, "val/valid_unseen/success": 0.125, "reward": 2.5,
+    "reward/env": 2.75, "reward/format": -0.25, "actor/kl_loss": 0.0125, "actor/entropy": 0.5, "actor/clip_frac": 0.02,
+    "gap/mean": 3e-7, "tokens_per_second/rollout": 12345.0, "tokens_per_second/train": 678.0, "time/collect": 3.25,
+    "time/update_actor": 1.5, "time/step": 5.0,
+}  # fmt: skip
+
+
+def live(width: int = 100) -> tuple[LiveDisplay, io.StringIO]:
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=width, height=40, color_system=None)
+    return LiveDisplay("a run", console), shown
+
+
+def panel(screen: LiveDisplay) -> str:
+    with screen.console.capture() as captured:
+        screen.console.print(screen.panel())
+    return captured.get()
+
+
+def test_the_panel_shows_the_run_and_what_it_is_doing() -> None:
+    screen, shown = live()
+    screen.progress("warm start", 30, 60, "loss 0.500")
+    assert "30/60, loss 0.500" in panel(screen)
+    screen.begin(1, 8, [{"step": 0, "success": None}, {"step": 1, "success": 0.0}])
+    screen.progress("collect", 12, 32, "3 won")
+    screen.step(2, METRICS)
+    drawn = panel(screen)
+    for part in (
+        "a run", "step 2/8", "left", "collect", "12/32, 3 won", "25%  ▁▃", "50.0%  ▅", "12.5%  ▂", "KL 0.0125",
+        "entropy 0.500", "clipped 2.0%", "gap 3e-07", "rollout tok/s 12,345", "train tok/s 678",
+        "env +2.75, format -0.25", "collect 3.2, update actor 1.5",
+    ):  # fmt: skip
+        assert part in drawn
+    screen.step(3, {"success": 0.5})
+    assert "50.0%  ▅" in panel(screen), "a validation stays until the next one"
+    screen.warn("SIGINT: finishing this step")
+    assert "SIGINT: finishing this step" in panel(screen)
+    screen.say("a line [bold]of[/bold] text")
+    screen.close()
+    assert "a line [bold]of[/bold] text" in shown.getvalue()
+    assert shown.getvalue().endswith("\x1b[?25h"), "the cursor is back"
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_the_panel_fits_any_terminal(width: int) -> None:
+    screen, _ = live(width)
+    screen.begin(0, 8, [])
+    screen.step(1, METRICS)
+    lines = panel(screen).splitlines()
+    assert max(map(len, lines)) <= width
+    screen.close()
+
+
+class Broken(PlainDisplay):
+    """Fails at the second step, and again when it is closed."""
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        if step == 2:
+            raise UnicodeEncodeError("ascii", "▁", 0, 1, "no blocks here")
+        super().step(step, metrics)
+
+    def close(self) -> None:
+        raise OSError("nor this")
+
+
+def test_a_display_that_fails_gives_way_to_the_next(capsys: pytest.CaptureFixture[str]) -> None:
+    guarded = Guarded(Broken(), PlainDisplay())
+    guarded.begin(0, 4, [])
+    for step in (1, 2, 3):
+        guarded.step(step, {"success": 0.5})
+    guarded.close()
+    shown = capsys.readouterr()
+    assert [line.split("  ")[0] for line in shown.out.splitlines()] == ["step 1/4", "step 2/4", "step 3/4"]
+    assert shown.err.count("the display failed (UnicodeEncodeError") == 1
+    assert "training goes on" in shown.err
+
+
+def test_a_pipe_that_nobody_reads_ends_the_lines_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(f"{len(text)} characters too late")
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    monkeypatch.setattr(sys, "stderr", Gone())
+    guarded = Guarded(PlainDisplay())
+    for call in (
+        lambda: guarded.begin(0, 4, []),
+        lambda: guarded.step(1, {}),
+        lambda: guarded.warn("x"),
+        guarded.close,
+    ):
+        call()
+    assert type(guarded.displays[0]) is display.Silent
+
+
+def test_what_the_thread_cannot_draw_ends_the_panel_not_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    screen, _ = live()
+    guarded = Guarded(screen, PlainDisplay())
+    guarded.begin(0, 4, [])
+    guarded.step(1, {"success": 0.5, "gap/mean": "not a number"})  # type: ignore[dict-item]
+    screen.latest = {"gap/mean": "not a number"}  # type: ignore[dict-item]
+    screen.live.refresh()  # as its thread does
+    guarded.step(2, {"success": 0.5})
+    shown = capsys.readouterr()
+    assert "step 2/4  success 50%" in shown.out
+    assert "the display failed (ValueError" in shown.err
+    assert not screen.live.is_started
+
+
+@pytest.mark.parametrize(("terminal", "term", "expected"), [
+    (True, "xterm-256color", True), (True, "dumb", False), (True, "", False), (False, "xterm", False),
+])  # fmt: skip
+def test_live_only_where_a_cursor_can_move(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, term: str, expected: bool
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    monkeypatch.setenv("TERM", term)
+    assert can_be_live() == expected
+    chosen: Any = make_display("a run")
+    assert [type(one).__name__ for one in chosen.displays[:-1]] == ["LiveDisplay"] * expected + ["PlainDisplay"]
+    nothing: Any = make_display("a run", console=False)
+    assert [type(one).__name__ for one in nothing.displays] == ["Silent"]
+
+
+def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = PlainDisplay()
+    for step in range(1, 61):
+        plain.progress("warm start", step, 60, "loss 0.500")
+    plain.progress("collect", 3, 4)
+    plain.begin(0, 4, [])
+    plain.step(4, METRICS)
+    assert capsys.readouterr().out.splitlines() == [
+        *(f"warm start {step}/60  loss 0.500" for step in (12, 24, 36, 48, 60)),
+        (
+            "step 4/4  success 25%  reward 2.50  kl 0.0125  entropy 0.500  clip 0.020  gap 3e-07  "
+            "rollout tok/s 12,345  train tok/s 678  valid_seen 50.0%  valid_unseen 12.5%"
+        ),
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 31, 33, 500])
+def test_a_learning_curve_fits_80_columns(count: int) -> None:
+    points = [(5 * k, k / count) for k in range(count)]
+    lines = learning_curve(points)
+    assert max(map(len, lines)) <= 79
+    assert len(lines) == 12
+    assert lines[-1].split()[0] == "0"
+    plain = learning_curve(points, blocks=ASCII_BLOCKS)
+    assert "".join(plain).isascii()
+    assert [len(line) for line in plain] == [len(line) for line in lines]

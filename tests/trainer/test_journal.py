@@ -1,0 +1,157 @@
+"""What a run leaves to look at: complete metrics, episodes, a report, its last lines, a terminal that works."""
+
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openmanus_rl.data.jsonl import read_trajectories
+from openmanus_rl.tracking.metrics_file import read_metrics
+from openmanus_rl.trainer import journal, run
+from openmanus_rl.trainer.ending import watch_command
+from tests.conftest import REPOSITORY
+from tests.trainer.runs import small_config
+
+OF_EPISODES = {
+    "episodes", "success", "success/hint_name", "episodes/hint_name", "score", "reward", "reward_std", "reward_min",
+    "reward_max", "episode_steps", "episode_steps_std", "episode_steps_min", "episode_steps_max", "invalid_actions",
+    "response_tokens", "zero_spread_groups", "singleton_groups",
+}  # fmt: skip
+OF_STEPS = OF_EPISODES | {
+    "tokens", "action_tokens", "gap/mean", "gap/max", "gap/kl", "advantage_mean", "advantage_std", "return_mean",
+    "return_std", "actor/policy_loss", "actor/loss", "actor/kl_loss", "actor/entropy", "actor/clip_frac",
+    "actor/approx_kl", "actor/ratio_max", "actor/grad_norm", "actor/lr", "tokens_per_second/rollout",
+    "tokens_per_second/train",
+    *(f"time/{stage}" for stage in (
+        "collect", "assemble", "old_log_prob", "ref_log_prob", "values", "advantages", "update_critic", "update_actor",
+        "publish", "step",
+    )),
+}  # fmt: skip
+OF_CRITICS = {"critic/value_loss", "critic/grad_norm", "critic/lr", "explained_variance"}
+
+
+@pytest.mark.parametrize("estimator", ["gae", "gigpo"])
+def test_metrics_are_complete_and_episodes_are_kept(tmp_path: Path, estimator: str) -> None:
+    run.train(small_config(tmp_path, "trainer.keep_trajectories=4", estimator=estimator), "the command")
+    folder = tmp_path / "run"
+    lines = read_metrics(folder / "metrics.jsonl")
+    validated = {f"val/{split}/{name}" for split in ("valid_seen", "valid_unseen") for name in OF_EPISODES}
+    assert lines[0].keys() >= validated
+    for line in lines[1:]:
+        assert line.keys() >= OF_STEPS
+        assert (line.keys() & OF_CRITICS) == (OF_CRITICS if estimator == "gae" else set())
+        assert line["reward_min"] <= line["reward"] <= line["reward_max"]
+        assert sum(v for name, v in line.items() if name.startswith("time/") and name != "time/validate") <= (
+            2 * line["time/step"]
+        )
+    kept = {path.name: list(read_trajectories(path)) for path in (folder / "trajectories").iterdir()}
+    assert {name: len(episodes) for name, episodes in kept.items()} == {
+        **{f"step_{step:06d}.jsonl": 4 for step in (1, 2, 3, 4)},
+        **{f"val_{step:06d}.jsonl": 4 for step in (0, 2, 4)},
+    }
+    assert {episode.split for episode in kept["val_000002.jsonl"]} == {"valid_seen", "valid_unseen"}
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "the command" in page
+    assert "Value loss" in page if estimator == "gae" else "Value loss" not in page
+
+
+def test_the_end_shows_the_curve_and_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = small_config(tmp_path)
+    run.train(config)
+    shown = capsys.readouterr().out
+    end = shown[shown.index("validation success by step") :]
+    assert "└────" in end
+    assert re.search(r"best validation success 0\.0% at step 2: .*step_000002/model", end)
+    assert f"report: {tmp_path / 'run' / 'report.html'}" in end
+    command = re.search(r"watch it play: (.*)", end)
+    assert command is not None
+    words = shlex.split(command[1])
+    assert words[:2] == ["openmanus-rl", "watch"]
+    played = subprocess.run(
+        [sys.executable, "-c", "from openmanus_rl.cli.app import main; main()", *words[1:]],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert played.returncode == 0, played.stderr
+    assert "step 1 of 2" in played.stdout
+    assert watch_command(config, Path("model")).endswith("env.max_steps=2 env.response_grammar=bare")
+
+
+def test_a_report_an_episode_and_a_display_that_fail_do_not_stop_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from openmanus_rl.tracking.console import PlainDisplay
+    from openmanus_rl.tracking.trajectories import TrajectoryFiles
+
+    def broken(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journal, "write_report", broken)
+    monkeypatch.setattr(TrajectoryFiles, "keep", broken)
+    monkeypatch.setattr(PlainDisplay, "step", broken)
+    run.train(small_config(tmp_path, "trainer.total_training_steps=2"))
+    assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [0, 1, 2]
+    shown = capsys.readouterr()
+    assert "the episodes of step 0 could not be kept" in shown.err
+    assert "the display failed (OSError" in shown.err
+    assert "best validation success" in shown.out
+    assert "there is no report" in shown.out
+
+
+def test_a_run_without_a_console_is_silent_until_it_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run.train(small_config(tmp_path, "trainer.logger=[jsonl]", "trainer.total_training_steps=1"))
+    shown = capsys.readouterr()
+    assert "step 1/1" not in shown.out
+    assert "report: " in shown.out
+
+
+def test_a_run_in_a_real_terminal_that_is_interrupted(tmp_path: Path) -> None:
+    """The panel is drawn, Ctrl-C is answered in it, the cursor comes back, and the last lines are readable."""
+    code = f"""
+import os, signal
+from pathlib import Path
+from openmanus_rl.trainer import run
+from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
+from tests.trainer.runs import small_config
+original = RayPPOTrainer.train_step
+def interrupted(self):
+    if self.step == 2:
+        os.kill(os.getpid(), signal.SIGINT)
+    return original(self)
+RayPPOTrainer.train_step = interrupted
+run.train(small_config(Path({str(tmp_path)!r})))
+"""
+    master, slave = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", "NO_COLOR": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=REPOSITORY, stdin=slave, stdout=slave, stderr=slave, env=environment
+    )
+    os.close(slave)
+    received: list[bytes] = []
+
+    def read() -> None:
+        try:
+            while data := os.read(master, 65536):
+                received.append(data)
+        except OSError:  # the other end is closed
+            pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert process.wait(timeout=240) == 0
+    reader.join()
+    os.close(master)
+    text = b"".join(received).decode()
+    assert "╭─ openmanus-rl  bandit-grpo" in text
+    assert "SIGINT: finishing this step, then saving" in text
+    assert "step 2/4" in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "hidden once, shown once"
+    after = text[text.index("\x1b[?25h") :]
+    assert "stopped after step 2; the same command goes on from" in after
+    assert "\x1b[" not in after.removeprefix("\x1b[?25h"), "plain text after the panel"
