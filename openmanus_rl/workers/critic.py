@@ -25,10 +25,19 @@ class CriticWorker:
     """Learns what the agent may expect. The value of a token is read where it was decided: one token before it."""
 
     def __init__(
-        self, model: Any, config: CriticConfig, epochs: int, max_tokens: int, total_steps: int, dtype: str = "float32"
+        self,
+        model: Any,
+        config: CriticConfig,
+        epochs: int,
+        max_tokens: int,
+        total_steps: int,
+        dtype: str = "float32",
+        checkpointed: bool = False,
     ) -> None:
         self.model, self.config, self.epochs, self.max_tokens = model, config, epochs, max_tokens
         prepare(model)
+        if checkpointed:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
         self.device = next(model.parameters()).device
         width = model.get_output_embeddings().weight.shape[1]
         # Starts at zero: before it has learned anything, a critic expects nothing.
