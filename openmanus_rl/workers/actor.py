@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -115,14 +116,12 @@ class ActorRolloutRefWorker:
         micros = split_into_micro_batches(batch, samples, self.max_tokens)
         n_tokens = float(sum(len(micro.targets) for micro in micros))
         metrics: dict[str, float] = {}
-        rate = self.optimizer.rate
         for micro in micros:
             loss, found = self._loss(batch, micro, n_tokens, float(len(samples)), rollout_logprobs)
             self.optimizer.backward(loss)
             for name, value in found.items():
                 metrics[name] = _EXTREMES.get(name, sum)((metrics[name], value)) if name in metrics else value
-        norm, taken = self.optimizer.step()
-        return {**metrics, "grad_norm": norm, "lr": rate, "skipped_steps": float(not taken)}
+        return metrics | self.optimizer.finish()
 
     def _loss(
         self, batch: Batch, micro: MicroBatch, n_tokens: float, n_sequences: float, rollout_logprobs: Tensor | None
@@ -208,6 +207,9 @@ def combine(steps: list[dict[str, float]]) -> dict[str, float]:
             combined[name] = _EXTREMES[name](values)
         elif name == "skipped_steps":
             combined[name] = sum(values)
+        elif name == "grad_norm":  # those of skipped steps are counted there, and would hide the others
+            finite = [value for value in values if math.isfinite(value)] or values
+            combined[name] = sum(finite) / len(finite)
         else:
             combined[name] = sum(values) / len(values)
     return combined

@@ -77,7 +77,6 @@ class CriticWorker:
         micros = split_into_micro_batches(batch, samples, self.max_tokens)
         n_tokens = float(sum(len(micro.targets) for micro in micros))
         metrics: dict[str, float] = {}
-        rate = self.optimizer.rate
         for micro in micros:
             loss, found = compute_value_loss(
                 micro.spread(self._forward(micro)),
@@ -90,8 +89,7 @@ class CriticWorker:
             self.optimizer.backward(loss)
             for name, value in {**found, "value_loss": float(loss.detach())}.items():
                 metrics[name] = metrics.get(name, 0.0) + value
-        norm, taken = self.optimizer.step()
-        return {**metrics, "grad_norm": norm, "lr": rate, "skipped_steps": float(not taken)}
+        return metrics | self.optimizer.finish()
 
     def _forward(self, micro: MicroBatch) -> Tensor:
         with autocast(self.device, self.dtype):
