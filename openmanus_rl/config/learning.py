@@ -114,7 +114,7 @@ class Optim(Section):
     warmup_style: Literal["constant", "linear", "cosine"] = "constant"
     """How the rate goes on after the warm-up: stays, or falls to `min_lr_ratio` by the last step."""
     lr_warmup_steps: NonNegativeInt = 0
-    """Steps over which the rate rises from 0."""
+    """Optimizer steps over which the rate rises from 0; a training step has `ppo_epochs` for each mini-batch."""
     min_lr_ratio: UnitInterval = 0.0
     """Where `linear` and `cosine` end, as a fraction of `lr`."""
 
