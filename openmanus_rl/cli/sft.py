@@ -132,12 +132,11 @@ class Source:
         from openmanus_rl.config.models import INIT_PREFIX
         from openmanus_rl.data.conversations import read_conversations
         from openmanus_rl.trainer.base_model import env_texts, new_model
-        from openmanus_rl.workers.convert import load_to_train
-        from openmanus_rl.workers.model import load_tokenizer
+        from openmanus_rl.workers.model import load_model, load_tokenizer
 
         if not self.model.startswith(INIT_PREFIX):
             tokenizer = load_tokenizer(self.model)
-            return load_to_train(self.model), tokenizer
+            return load_model(self.model), tokenizer
         if self.config is not None:
             return new_model(self.model, env_texts(self.config), seed, print)
         said = (message.value for file in self.files for item in read_conversations(file) for message in item.messages)

@@ -76,7 +76,7 @@ def estimate(config: Config) -> Estimate:
 
 def _actor_memory(config: Config, shape: ModelShape) -> dict[str, int]:
     model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
-    trained = shape.lora_parameters(model.lora_rank) if model.lora_rank else shape.parameters
+    trained = shape.lora_parameters(model.lora_rank, model.target_modules) if model.lora_rank else shape.parameters
     adapters = trained if model.lora_rank else 0
     ranks = config.trainer.n_workers
     # Logits and their gradient exist for one chunk of action tokens at a time, in float32.

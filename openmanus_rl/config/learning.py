@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from openmanus_rl.config.section import (
     AdvEstimator,
@@ -18,6 +18,7 @@ from openmanus_rl.config.section import (
     Positive,
     Section,
     UnitInterval,
+    as_list,
 )
 
 
@@ -113,7 +114,7 @@ class Optim(Section):
     warmup_style: Literal["constant", "linear", "cosine"] = "constant"
     """How the rate goes on after the warm-up: stays, or falls to `min_lr_ratio` by the last step."""
     lr_warmup_steps: NonNegativeInt = 0
-    """Steps over which the rate rises from 0."""
+    """Optimizer steps over which the rate rises from 0; a training step has `ppo_epochs` for each mini-batch."""
     min_lr_ratio: UnitInterval = 0.0
     """Where `linear` and `cosine` end, as a fraction of `lr`."""
 
@@ -135,9 +136,12 @@ class ActorModel(Section):
     enable_gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     lora_rank: NonNegativeInt = 0
-    """Rank of LoRA adapters; 0 trains all weights."""
+    """Rank of LoRA adapters (extra `[lora]`): only they are trained, the reference is the model without them.
+    0 trains all weights."""
     lora_alpha: Positive = 16.0
-    """Scale of LoRA adapters."""
+    """Scale of LoRA adapters: what they add is multiplied by `lora_alpha / lora_rank`."""
+    target_modules: Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(as_list)] = ("all-linear",)
+    """Layers that get a LoRA adapter, such as `q_proj,v_proj`; `all-linear` is every linear layer but the output."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model. Leave it off for models you did not write."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
 INIT_PREFIX = "init:"
 
@@ -39,11 +40,13 @@ class ModelShape:
         embeddings = self.vocab * self.width * (1 if self.tied else 2)
         return self.layers * block + embeddings + self.width
 
-    def lora_parameters(self, rank: int) -> int:
-        """Number of adapter weights when every linear layer of every block gets one."""
+    def lora_parameters(self, rank: int, targets: Sequence[str] = ("all-linear",)) -> int:
+        """Number of adapter weights when these linear layers of every block get one."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        ends = 2 * (self.width + q) + 2 * (self.width + kv) + 3 * (self.width + self.mlp_width)
-        return self.layers * rank * ends
+        ends = {"q_proj": q, "k_proj": kv, "v_proj": kv, "o_proj": q}
+        ends |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), self.mlp_width)
+        chosen = [end for name, end in ends.items() if "all-linear" in targets or name in targets]
+        return self.layers * rank * sum(self.width + end for end in chosen)
 
     @property
     def kv_values_per_token(self) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from openmanus_rl.config.models import local_path
-from openmanus_rl.config.section import Count, Frequency, Name, NonNegativeInt, Positive, Section, UnitInterval
+from openmanus_rl.config.section import Count, Frequency, Name, NonNegativeInt, Positive, Section, UnitInterval, as_list
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,11 +113,6 @@ class EnvConfig(Section):
     """Keyword arguments for an environment of your own, or for a remote one."""
 
 
-def _as_list(value: object) -> object:
-    """`console` and `console,wandb` are lists too."""
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-
-
 Logger = Literal["console", "jsonl", "tensorboard", "wandb", "trackio"]
 
 
@@ -144,7 +139,7 @@ class TrainerConfig(Section):
     project_name: Name = "openmanus-rl"
     experiment_name: Name | None = None
     """Default: made from the environment's name and the estimator."""
-    logger: Annotated[tuple[Logger, ...], BeforeValidator(_as_list)] = ("console",)
+    logger: Annotated[tuple[Logger, ...], BeforeValidator(as_list)] = ("console",)
     """Where metrics go besides `metrics.jsonl`, which is always there: `console`, `tensorboard`, `wandb`, `trackio`."""
     keep_trajectories: NonNegativeInt = 8
     """Episodes of each step, and of each validation, kept in `trajectories/` to be read; 0 keeps none."""

@@ -22,6 +22,11 @@ Frequency = Annotated[int, Field(ge=-1, le=_LARGEST)]
 Name = Annotated[str, Field(min_length=1)]
 
 
+def as_list(value: object) -> object:
+    """A key that takes a list takes `console` and `console,wandb` too."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
 class Section(BaseModel):
     """One section of the config: unknown keys fail, values do not change after loading."""
 

@@ -1,6 +1,6 @@
 """Checkpoints: there whole or not at all, without pickle, the last few and the best.
 
-    RUN/checkpoints/step_000040/   tensors.safetensors  state.json  model/ (Hugging Face layout)
+    RUN/checkpoints/step_000040/   tensors.safetensors  state.json  model/ (Hugging Face layout)  adapter/ (LoRA)
     RUN/best.json                  which one was best, and by what
 
 A checkpoint is written aside, flushed to disk, then renamed; a directory with that name is complete. Randomness needs
@@ -58,7 +58,7 @@ def locked(run_dir: Path) -> Iterator[None]:
 def write_checkpoint(
     run_dir: Path, step: int, state: dict[str, Any], export: Callable[[Path], None] | None = None
 ) -> Path:
-    """Write the state of a run after `step`; `export` adds the model in its own layout."""
+    """Write the state of a run after `step`; `export` adds the model in its own layout to the checkpoint's folder."""
     root = run_dir / "checkpoints"
     final = root / f"step_{step:06d}"
     aside = root / f".{final.name}.{os.getpid()}"
@@ -70,7 +70,7 @@ def write_checkpoint(
         tensors, rest = _flatten(state)
         save_file(tensors, aside / "tensors.safetensors")
         if export is not None:
-            export(aside / "model")
+            export(aside)
         (aside / "state.json").write_bytes(orjson.dumps({"format": FORMAT, "step": step, "state": rest}))
         for path in sorted(aside.rglob("*")):
             sync(path)

@@ -6,14 +6,17 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
+from openmanus_rl.config.models import INIT_PREFIX
 from openmanus_rl.rollout.local_engine import LocalEngine
 from openmanus_rl.workers.actor import ActorRolloutRefWorker
 from openmanus_rl.workers.critic import CriticWorker
-from openmanus_rl.workers.model import load_model, load_tokenizer
+from openmanus_rl.workers.lora import LoraAdapters
+from openmanus_rl.workers.model import load_model, load_tokenizer, without_bars
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from openmanus_rl.config.schema import Config
@@ -26,40 +29,48 @@ class LocalWorkerGroup:
     def __init__(self, config: Config, model: Any = None, tokenizer: Any = None, n_threads: int | None = None) -> None:
         section = config.actor_rollout_ref
         rollout, actor = section.rollout, section.actor
-        path = section.model.path
-        self.tokenizer = tokenizer or load_tokenizer(path)
-        model = model if model is not None else load_model(path)
         self.config = config
+        self.tokenizer = tokenizer or load_tokenizer(section.model.path)
+        model = model if model is not None else load_model(section.model.path)
+        steps, max_tokens = config.trainer.total_training_steps, actor.ppo_max_token_len_per_gpu
+        assert steps is not None
+        assert max_tokens is not None
+        self.mini_batch = actor.ppo_mini_batch_size or config.data.train_batch_size
+        self.critic = self._make_critic(model, steps, max_tokens)  # before the model gets adapters
+        lora = self._add_adapters(model) if section.model.lora_rank else None
         self.engine = LocalEngine(
-            model,
+            model if lora is None else lora.merged,
             self.tokenizer,
             rollout.max_model_len,
             rollout.kv_cache_gb,
             rollout.max_num_seqs,
             n_threads=rollout.n_threads or n_threads,
         )
-        steps = config.trainer.total_training_steps
-        assert steps is not None
-        self.mini_batch = actor.ppo_mini_batch_size or config.data.train_batch_size
-        per_step = actor.ppo_epochs * -(-config.data.train_batch_size // self.mini_batch)
-        max_tokens = actor.ppo_max_token_len_per_gpu
-        assert max_tokens is not None
+        updates = steps * actor.ppo_epochs * -(-config.data.train_batch_size // self.mini_batch)
         needs_reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
-        critic_model = None
-        if config.critic is not None:
-            critic_path = config.critic.model.path
-            own = critic_path not in (None, path)
-            critic_model = load_model(str(critic_path)) if own else copy.deepcopy(model)
-        self.actor = ActorRolloutRefWorker(model, section, max_tokens, steps * per_step, needs_reference, self.engine)
-        self.critic: CriticWorker | None = None
-        if config.critic is not None:
-            epochs = config.critic.ppo_epochs or actor.ppo_epochs
-            portion = config.critic.ppo_mini_batch_size or self.mini_batch
-            updates = steps * epochs * -(-config.data.train_batch_size // portion)
-            self.critic = CriticWorker(
-                critic_model, config.critic, epochs, max_tokens, updates,
-                section.model.dtype or "float32",
-            )  # fmt: skip
+        self.actor = ActorRolloutRefWorker(
+            model, section, max_tokens, updates, needs_reference, self.engine, lora
+        )  # fmt: skip
+
+    def _make_critic(self, model: Any, steps: int, max_tokens: int) -> CriticWorker | None:
+        critic, section = self.config.critic, self.config.actor_rollout_ref
+        if critic is None:
+            return None
+        own = critic.model.path not in (None, section.model.path)
+        network = load_model(str(critic.model.path)) if own else copy.deepcopy(model)
+        epochs = critic.ppo_epochs or section.actor.ppo_epochs
+        portion = critic.ppo_mini_batch_size or self.mini_batch
+        updates = steps * epochs * -(-self.config.data.train_batch_size // portion)
+        return CriticWorker(
+            network, critic, epochs, max_tokens, updates, section.model.dtype or "float32",
+            section.model.enable_gradient_checkpointing,
+        )  # fmt: skip
+
+    def _add_adapters(self, model: Any) -> LoraAdapters:
+        settings = self.config.actor_rollout_ref.model
+        # A base that was made on the spot is known by its directory, any other as the user named it.
+        base = None if settings.path.startswith(INIT_PREFIX) else settings.path
+        return LoraAdapters(model, settings, self.config.trainer.seed, base)
 
     def compute_log_prob(self, batch: Batch, samples: list[int] | None = None) -> Tensor:
         """See `ActorRolloutRefWorker`."""
@@ -67,7 +78,7 @@ class LocalWorkerGroup:
 
     def compute_ref_log_prob(self, batch: Batch) -> Tensor | None:
         """The reference's log-probs, or None where there is no reference."""
-        return None if self.actor.reference is None else self.actor.compute_ref_log_prob(batch)
+        return self.actor.compute_ref_log_prob(batch) if self.actor.has_reference else None
 
     def compute_values(self, batch: Batch) -> Tensor | None:
         """The critic's values, or None where there is no critic."""
@@ -99,17 +110,22 @@ class LocalWorkerGroup:
         if self.critic is not None:
             self.critic.load_state_dict(state["critic"])
 
-    def save_pretrained(self, folder: Any) -> None:
-        """The policy as a Hugging Face model directory."""
-        with torch.no_grad():
-            self.actor.model.config._attn_implementation = "sdpa"
-            try:
-                self.actor.model.save_pretrained(folder, safe_serialization=True)
-            finally:
-                from openmanus_rl.workers.packed import prepare
-
-                prepare(self.actor.model)
+    def save_pretrained(self, folder: Path) -> None:
+        """The policy as a Hugging Face model directory; LoRA adapters are merged into the weights."""
+        model = self.actor.plain_model()
+        was, model.config._attn_implementation = model.config._attn_implementation, "sdpa"
+        try:
+            with without_bars():
+                model.save_pretrained(folder, safe_serialization=True)
+        finally:
+            model.config._attn_implementation = was
         self.tokenizer.save_pretrained(folder)
+
+    def export(self, folder: Path) -> None:
+        """`model/`, the policy; with LoRA also `adapter/`. Apart, or loading the one would add the other again."""
+        self.save_pretrained(folder / "model")
+        if self.actor.lora is not None:
+            self.actor.lora.save_pretrained(folder / "adapter")
 
     def close(self) -> None:
         """Give back what is held."""

@@ -21,6 +21,7 @@ from openmanus_rl.trainer.ending import tell_end
 from openmanus_rl.trainer.journal import Journal
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
+from openmanus_rl.workers.lora import require_peft
 from openmanus_rl.workers.model import load_model, load_tokenizer
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Run:
             "best": max(self.best, score if score is not None else -1.0),
             "kl_coefficient": self.trainer.kl_control.value,
         }
-        self.saved = checkpoint.write_checkpoint(self.directory, step, state, self.group.save_pretrained)
+        self.saved = checkpoint.write_checkpoint(self.directory, step, state, self.group.export)
         if better and score is not None:
             self.best = score
             checkpoint.note_best(self.directory, step, "validation success", score)
@@ -68,6 +69,8 @@ def train(config: Config, command: str = "") -> Path:
     directory = config.trainer.run_dir
     if directory is None:
         raise ValueError("trainer.default_local_dir is null, but a run needs a place for its checkpoints")
+    if config.actor_rollout_ref.model.lora_rank:
+        require_peft()  # now, not after a warm start of minutes
     with checkpoint.locked(directory):
         resumed = find_checkpoint(config, directory)
         step, state = (0, None) if resumed is None else checkpoint.read_checkpoint(resumed)
@@ -114,7 +117,8 @@ def _restore(run: Run, trainer: RayPPOTrainer, step: int, state: dict[str, Any],
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise checkpoint.CheckpointError(
             f"{folder} does not fit this config ({type(error).__name__}: {str(error).splitlines()[0]}). Was the model, "
-            "the critic or the KL to the reference changed? Start anew with trainer.resume_mode=disable"
+            "LoRA, the precision, the critic or the KL to the reference changed? "
+            "Start anew with trainer.resume_mode=disable"
         ) from error
     run.group.publish_weights(step)
     trainer.step = step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ from openmanus_rl.algorithms.aggregation import agg_loss
 from openmanus_rl.algorithms.kl import kl_penalty
 from openmanus_rl.algorithms.policy_loss import compute_policy_loss
 from openmanus_rl.workers.micro_batches import split_into_micro_batches, split_into_mini_batches
-from openmanus_rl.workers.model import make_bfloat16_safe
+from openmanus_rl.workers.model import make_half_safe
 from openmanus_rl.workers.optimizer import Optimizer
 from openmanus_rl.workers.packed import autocast, prepare, token_logprobs
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from openmanus_rl.config.learning import ActorRolloutRefConfig
     from openmanus_rl.data.batch import Batch
     from openmanus_rl.rollout.local_engine import LocalEngine
+    from openmanus_rl.workers.lora import LoraAdapters
     from openmanus_rl.workers.micro_batches import MicroBatch
 
 # Metrics of which the extreme counts, not the sum over portions.
@@ -29,7 +31,11 @@ _EXTREMES = {"ratio_max": max, "ratio_min": min}
 
 
 class ActorRolloutRefWorker:
-    """Trains the policy. `max_tokens` is the size of a packed micro-batch; the engine, if any, shares the weights."""
+    """Trains the policy. `max_tokens` is the size of a packed micro-batch.
+
+    The engine, if any, shares the weights. With `lora`, the adapters in the model, it samples from `lora.merged`, and
+    the reference is the model with its adapters off.
+    """
 
     def __init__(
         self,
@@ -39,17 +45,19 @@ class ActorRolloutRefWorker:
         total_steps: int,
         needs_reference: bool,
         engine: LocalEngine | None = None,
+        lora: LoraAdapters | None = None,
     ) -> None:
-        self.model, self.config, self.max_tokens, self.engine = model, config, max_tokens, engine
+        self.model, self.config, self.max_tokens, self.engine, self.lora = model, config, max_tokens, engine, lora
         prepare(model)
         if config.model.enable_gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         self.device = next(model.parameters()).device
         self.temperature = config.rollout.temperature
         self.dtype = getattr(torch, config.model.dtype or "float32")
-        if self.dtype is torch.bfloat16 and self.device.type == "cpu":
-            make_bfloat16_safe()
-        self.reference: Any = frozen_copy(model) if needs_reference else None
+        if self.dtype is not torch.float32 and self.device.type == "cpu":
+            make_half_safe(str(self.dtype).removeprefix("torch."))
+        self.has_reference = needs_reference
+        self.reference: Any = frozen_copy(model) if needs_reference and lora is None else None
         self.optimizer = Optimizer(
             model.parameters(), config.actor.optim, total_steps, config.actor.grad_clip, self.dtype is torch.float16
         )
@@ -62,9 +70,12 @@ class ActorRolloutRefWorker:
 
     def compute_ref_log_prob(self, batch: Batch) -> Tensor:
         """The reference's."""
-        if self.reference is None:
+        if not self.has_reference:
             raise RuntimeError("this worker was made without a reference")
-        return self._logprobs(self.reference, batch, None)
+        if self.lora is None:
+            return self._logprobs(self.reference, batch, None)
+        with self.lora.disabled():
+            return self._logprobs(self.model, batch, None)
 
     @torch.no_grad()
     def _logprobs(self, model: Any, batch: Batch, samples: list[int] | None) -> Tensor:
@@ -105,14 +116,12 @@ class ActorRolloutRefWorker:
         micros = split_into_micro_batches(batch, samples, self.max_tokens)
         n_tokens = float(sum(len(micro.targets) for micro in micros))
         metrics: dict[str, float] = {}
-        rate = self.optimizer.rate
         for micro in micros:
             loss, found = self._loss(batch, micro, n_tokens, float(len(samples)), rollout_logprobs)
             self.optimizer.backward(loss)
             for name, value in found.items():
                 metrics[name] = _EXTREMES.get(name, sum)((metrics[name], value)) if name in metrics else value
-        norm, taken = self.optimizer.step()
-        return {**metrics, "grad_norm": norm, "lr": rate, "skipped_steps": float(not taken)}
+        return metrics | self.optimizer.finish()
 
     def _loss(
         self, batch: Batch, micro: MicroBatch, n_tokens: float, n_sequences: float, rollout_logprobs: Tensor | None
@@ -154,18 +163,28 @@ class ActorRolloutRefWorker:
     # --- weights --------------------------------------------------------------------------------------------
 
     def publish_weights(self, version: int) -> None:
-        """Tell the engine that the weights it shares have changed."""
-        if self.engine is not None:
-            self.engine.weights_changed(version)
+        """Let the engine sample from the weights as they are now."""
+        if self.engine is None:
+            return
+        if self.lora is not None:
+            self.lora.merge()
+        self.engine.weights_changed(version)
+
+    def plain_model(self) -> Any:
+        """The policy as a model without adapters; with LoRA, its weights are those of this moment."""
+        return self.model if self.lora is None else self.lora.merge()
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, reference and optimizer."""
+        """Weights, reference and optimizer; with LoRA, of the weights only the adapters."""
+        model = (self.model if self.lora is None else self.lora).state_dict()
         reference = None if self.reference is None else self.reference.state_dict()
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "reference": reference}
+        return {"model": model, "optimizer": self.optimizer.state_dict(), "reference": reference}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
-        self.model.load_state_dict(state["model"])
+        if self.lora is None and "adapters" in state["model"]:
+            raise ValueError("it holds LoRA adapters, but actor_rollout_ref.model.lora_rank is 0")
+        (self.model if self.lora is None else self.lora).load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.reference is not None:
             self.reference.load_state_dict(state["reference"])
@@ -188,6 +207,9 @@ def combine(steps: list[dict[str, float]]) -> dict[str, float]:
             combined[name] = _EXTREMES[name](values)
         elif name == "skipped_steps":
             combined[name] = sum(values)
+        elif name == "grad_norm":  # those of skipped steps are counted there, and would hide the others
+            finite = [value for value in values if math.isfinite(value)] or values
+            combined[name] = sum(finite) / len(finite)
         else:
             combined[name] = sum(values) / len(values)
     return combined

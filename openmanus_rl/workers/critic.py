@@ -25,10 +25,19 @@ class CriticWorker:
     """Learns what the agent may expect. The value of a token is read where it was decided: one token before it."""
 
     def __init__(
-        self, model: Any, config: CriticConfig, epochs: int, max_tokens: int, total_steps: int, dtype: str = "float32"
+        self,
+        model: Any,
+        config: CriticConfig,
+        epochs: int,
+        max_tokens: int,
+        total_steps: int,
+        dtype: str = "float32",
+        checkpointed: bool = False,
     ) -> None:
         self.model, self.config, self.epochs, self.max_tokens = model, config, epochs, max_tokens
         prepare(model)
+        if checkpointed:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
         self.device = next(model.parameters()).device
         width = model.get_output_embeddings().weight.shape[1]
         # Starts at zero: before it has learned anything, a critic expects nothing.
@@ -68,7 +77,6 @@ class CriticWorker:
         micros = split_into_micro_batches(batch, samples, self.max_tokens)
         n_tokens = float(sum(len(micro.targets) for micro in micros))
         metrics: dict[str, float] = {}
-        rate = self.optimizer.rate
         for micro in micros:
             loss, found = compute_value_loss(
                 micro.spread(self._forward(micro)),
@@ -81,8 +89,7 @@ class CriticWorker:
             self.optimizer.backward(loss)
             for name, value in {**found, "value_loss": float(loss.detach())}.items():
                 metrics[name] = metrics.get(name, 0.0) + value
-        norm, taken = self.optimizer.step()
-        return {**metrics, "grad_norm": norm, "lr": rate, "skipped_steps": float(not taken)}
+        return metrics | self.optimizer.finish()
 
     def _forward(self, micro: MicroBatch) -> Tensor:
         with autocast(self.device, self.dtype):

@@ -13,6 +13,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.config.models import INIT_SIZES
+from openmanus_rl.workers.model import without_bars
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -150,7 +151,8 @@ def save(model: Any, tokenizer: Any, out: Path, overwrite: bool = False) -> None
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
-        model.save_pretrained(aside)
+        with without_bars():
+            model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
         for file in aside.iterdir():
             with file.open("rb") as written:

@@ -9,12 +9,15 @@ import functools
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.config.models import local_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
 
 
@@ -35,34 +38,68 @@ def load_model(path: str, dtype: str = "float32", device: str = "cpu") -> torch.
     """A causal language model, in evaluation mode."""
     import torch
     from transformers import AutoModelForCausalLM
-    from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()  # type: ignore[no-untyped-call] # bars of a blink, in every log
-    if dtype == "bfloat16" and device == "cpu":
-        make_bfloat16_safe()
+    if dtype != "float32" and device == "cpu":
+        make_half_safe(dtype)
     source = _source(path)
-    if "gguf_file" not in source:
-        source["use_safetensors"] = True
+    source |= _unpacked() if "gguf_file" in source else {"use_safetensors": True}
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            **source, dtype=getattr(torch, dtype), attn_implementation="sdpa"
-        )
+        with without_bars():
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                **source, dtype=getattr(torch, dtype), attn_implementation="sdpa"
+            )
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"{path}: its weights cannot be loaded: {_first_line(error)}") from error
+    if "gguf_file" in source:
+        model = without_quantization(model)
     loaded: torch.nn.Module = model.to(device).eval()
     return loaded
 
 
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Keep transformers' progress bars, of a blink and in every log, from being shown; afterwards they are again."""
+    from transformers.utils import logging
+
+    def hidden(factory: Any, arguments: Any, named: Any) -> Any:
+        return factory(*arguments, **{**named, "disable": True})
+
+    before = logging.set_tqdm_hook(hidden)
+    try:
+        yield
+    finally:
+        logging.set_tqdm_hook(before)
+
+
+def _unpacked() -> dict[str, Any]:
+    """Ask for plain weights: newer versions of transformers may keep those of a GGUF file in their blocks."""
+    import transformers
+
+    settings: Any = getattr(transformers, "GgufConfig", None)
+    return {} if settings is None else {"quantization_config": settings(dequantize=True)}
+
+
+def without_quantization(model: Any) -> Any:
+    """The model without the mark of a quantised one, which forbids saving: its weights were written out in full."""
+    for name in ("hf_quantizer", "quantization_method"):
+        if name in vars(model):
+            delattr(model, name)
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.is_quantized = False
+    return model
+
+
 @functools.cache
-def make_bfloat16_safe() -> None:
-    """Keep bfloat16 on a CPU from killing the process.
+def make_half_safe(dtype: str) -> None:
+    """Keep bfloat16 and float16 on a CPU from killing the process.
 
     Some virtual machines announce matrix instructions (AMX) that they do not carry out, and nothing but trying tells.
     So they are tried in a process of their own; where that dies, the library that would use them is told to do without.
     """
     if "ONEDNN_MAX_CPU_ISA" in os.environ:
         return
-    trial = "import torch; torch.nn.Linear(256, 256).bfloat16()(torch.ones(64, 256).bfloat16())"
+    trial = f"import torch; torch.nn.Linear(256, 256, dtype=torch.{dtype})(torch.ones(64, 256, dtype=torch.{dtype}))"
     if subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False).returncode != 0:
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
 

@@ -13,8 +13,17 @@ if TYPE_CHECKING:
     from openmanus_rl.config.learning import Optim
 
 
+# Of float16's loss scaling. It doubles after so many steps without an overflow: torch waits 2000, more than most runs
+# of reinforcement learning take.
+FIRST_SCALE, GROWTH_INTERVAL = 2.0**16, 100
+
+
 class Optimizer:
-    """One step: scale and clip the gradients, move the weights, set the next learning rate."""
+    """One step: scale and clip the gradients, move the weights, set the next learning rate.
+
+    `scaled` is for float16, whose smallest number is 6e-8: losses are multiplied before the backward pass and gradients
+    divided after it. A gradient that overflows skips its step and halves the scale.
+    """
 
     def __init__(
         self, parameters: Iterable[torch.nn.Parameter], optim: Optim, total_steps: int, grad_clip: float, scaled: bool
@@ -28,7 +37,9 @@ class Optimizer:
             groups.append({"params": others, "weight_decay": 0.0})
         self.optim, self.total_steps, self.grad_clip = optim, total_steps, grad_clip
         self.adamw = torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, fused=True)
-        self.scaler = torch.amp.GradScaler(self.parameters[0].device.type, enabled=scaled)
+        self.scaler = torch.amp.GradScaler(
+            self.parameters[0].device.type, FIRST_SCALE, growth_interval=GROWTH_INTERVAL, enabled=scaled
+        )
         self.steps = 0
         self._set_rate()
 
@@ -36,6 +47,11 @@ class Optimizer:
     def rate(self) -> float:
         """The learning rate of the next step."""
         return self.optim.lr * schedule(self.optim, self.steps, self.total_steps)
+
+    @property
+    def loss_scale(self) -> float:
+        """What losses are multiplied by; 1 where nothing is scaled."""
+        return self.scaler.get_scale()
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of a portion's loss."""
@@ -49,14 +65,25 @@ class Optimizer:
         self.scaler.unscale_(self.adamw)
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.grad_clip))
         taken = math.isfinite(norm)
-        if taken or self.scaler.is_enabled():
+        if taken:
             self.scaler.step(self.adamw)
         self.scaler.update()
         self.adamw.zero_grad(set_to_none=True)
+        if self.loss_scale < 1.0:
+            raise ValueError(
+                "float16 overflows whatever the loss is scaled by: the model computes numbers beyond 65504. "
+                "Set actor_rollout_ref.model.dtype=bfloat16 or float32"
+            )
         if taken:
             self.steps += 1
             self._set_rate()
         return norm, taken
+
+    def finish(self) -> dict[str, float]:
+        """Take a step; what there is to tell about it."""
+        metrics = {"lr": self.rate, "loss_scale": self.loss_scale} if self.scaler.is_enabled() else {"lr": self.rate}
+        norm, taken = self.step()
+        return {"grad_norm": norm, "skipped_steps": float(not taken), **metrics}
 
     def _set_rate(self) -> None:
         for group in self.adamw.param_groups:

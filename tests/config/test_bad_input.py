@@ -56,6 +56,12 @@ CASES = [
         ["trainer.logger=[console,wandbb]"],
         ["trainer.logger: must be one of", "got 'wandbb' (item 2); did you mean wandb?"],
     ),
+    Case(
+        "an empty list",
+        ["actor_rollout_ref.model.target_modules=[]"],
+        ["target_modules: has the wrong number of items"],
+    ),
+    Case("an empty item", ["actor_rollout_ref.model.target_modules=q_proj,"], ["target_modules: must not be empty"]),
     Case("a value for a section", ["algorithm=3"], ["algorithm: expected a section with keys, got '3'"]),
     Case(
         "a list for a number",

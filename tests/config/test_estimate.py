@@ -96,6 +96,10 @@ def test_lora_trains_only_its_adapters() -> None:
     adapters = 4 * 2 * ((256 + 256) * 2 + (256 + 128) * 2 + (256 + 1024) * 3)
     assert actor["gradients"] == 4 * adapters
     assert "reference weights" not in actor
+    some = ["actor_rollout_ref.model.path=init:tiny", "actor_rollout_ref.model.lora_rank=2",
+            "actor_rollout_ref.model.target_modules=q_proj,down_proj"]  # fmt: skip
+    actor = estimate(load_config("default", overrides=some)).memory["each actor worker"]
+    assert actor["gradients"] == 4 * 4 * 2 * ((256 + 256) + (256 + 1024))
 
 
 def test_tokens_of_a_step() -> None:

@@ -54,15 +54,18 @@ def test_every_estimator_trains(tmp_path: Path, estimator: str) -> None:
     assert (model / "tokenizer.json").is_file()
 
 
-def test_a_run_that_goes_on_is_the_run_that_never_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_run_that_goes_on_is_the_run_that_never_stopped(tmp_path: Path, dtype: str) -> None:
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     for folder in (straight, broken):
         folder.mkdir()
-    run.train(small_config(straight, estimator="gae"))
-    run.train(small_config(broken, "trainer.total_training_steps=2", estimator="gae"))
-    run.train(small_config(broken, estimator="gae"))
+    precision = f"actor_rollout_ref.model.dtype={dtype}"
+    run.train(small_config(straight, precision, estimator="gae"))
+    run.train(small_config(broken, precision, "trainer.total_training_steps=2", estimator="gae"))
+    run.train(small_config(broken, precision, estimator="gae"))
     assert same(final_weights(straight), final_weights(broken))
     assert told(straight)[2:] == told(broken)[2:]
+    assert ("actor/loss_scale" in told(straight)[1]) == (dtype == "float16")
 
 
 def test_the_engines_threads_are_measured_once_and_kept_for_the_run(

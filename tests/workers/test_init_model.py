@@ -4,7 +4,6 @@ import functools
 import re
 import unicodedata
 from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from openmanus_rl.agent.compact import compact_alfworld
 from openmanus_rl.agent.demonstrations import collect_texts
@@ -21,7 +20,6 @@ from openmanus_rl.agent.prompts import ChatTokens
 from openmanus_rl.config.models import INIT_SIZES, model_shape
 from openmanus_rl.config.running import AlfworldOptions, EnvConfig
 from openmanus_rl.environments.alfworld.env import AlfredTWEnv
-from openmanus_rl.workers.convert import convert_gguf, without_quantization
 from openmanus_rl.workers.init_model import SMALLEST_VOCABULARY, init_model, save
 from openmanus_rl.workers.model import load_model, load_tokenizer
 
@@ -181,6 +179,15 @@ def test_a_directory_with_something_in_it_is_refused(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file", "full"]
 
 
+def test_saving_shows_no_bar_and_leaves_those_of_the_caller(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model, tokenizer = made()
+    save(model, tokenizer, tmp_path / "ours")
+    load_model(str(tmp_path / "ours"))
+    assert capfd.readouterr().err == ""
+    model.save_pretrained(tmp_path / "theirs")
+    assert "Writing model shards" in capfd.readouterr().err
+
+
 def test_a_save_that_fails_leaves_nothing(tmp_path: Path) -> None:
     class Broken:
         def save_pretrained(self, folder: Path) -> None:
@@ -190,44 +197,3 @@ def test_a_save_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         save(made()[0], Broken(), tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
-
-
-# --- gguf ---------------------------------------------------------------------------------------------------
-
-
-def test_what_reading_gguf_needs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "m.gguf").write_bytes(b"GGUF")
-    monkeypatch.setattr("openmanus_rl.workers.model.find_spec", lambda _: None)
-    message = r"needs gguf and accelerate: pip install 'openmanus-rl\[gguf\]'"
-    with pytest.raises(ValueError, match=message):
-        convert_gguf(tmp_path / "m.gguf", tmp_path / "out")
-    with pytest.raises(ValueError, match=message):
-        load_tokenizer(str(tmp_path / "m.gguf"))
-    with pytest.raises(ValueError, match=r"nope\.gguf: no such \.gguf file"):
-        convert_gguf(tmp_path / "nope.gguf", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_model_that_is_marked_as_quantised_is_copied_without_the_mark(tmp_path: Path) -> None:
-    shape = {"vocab_size": 2048, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-    model: Any = LlamaForCausalLM(LlamaConfig(num_attention_heads=4, tie_word_embeddings=True, **shape))
-    model.config.quantization_config = {"quant_method": "gguf"}
-    model.generation_config.eos_token_id = 7
-    fresh = without_quantization(model)
-    assert not hasattr(fresh.config, "quantization_config")
-    save(fresh, made()[1], tmp_path / "m")
-    loaded: Any = load_model(str(tmp_path / "m"))
-    assert all(torch.equal(w, loaded.state_dict()[name]) for name, w in model.state_dict().items())
-    assert loaded.generation_config.eos_token_id == 7
-
-
-@pytest.mark.slow
-def test_a_real_gguf_file_is_converted(shared_data: Path, tmp_path: Path) -> None:
-    found = sorted(shared_data.rglob("*.gguf"))
-    if not found or find_spec("gguf") is None or find_spec("accelerate") is None:
-        pytest.skip("NO GGUF FILE, or packages gguf and accelerate are missing: conversion is not proven here")
-    convert_gguf(found[0], tmp_path / "m")
-    model, tokenizer = load_model(str(tmp_path / "m")), load_tokenizer(str(tmp_path / "m"))
-    ids = torch.tensor([tokenizer.encode("The capital of France is")])
-    with torch.no_grad():
-        assert torch.equal(model(ids).logits, load_model(str(found[0]))(ids).logits)

@@ -10,39 +10,15 @@ import torch
 
 from openmanus_rl.config.learning import ActorConfig, ActorRolloutRefConfig, CriticConfig, CriticOptim, Optim
 from openmanus_rl.data.batch import Batch
-from openmanus_rl.data.sample import Sample
 from openmanus_rl.workers.actor import ActorRolloutRefWorker, combine
 from openmanus_rl.workers.critic import CriticWorker
 from openmanus_rl.workers.micro_batches import split_into_micro_batches, split_into_mini_batches
 from openmanus_rl.workers.optimizer import Optimizer
 from openmanus_rl.workers.packed import Packed, prepare, token_logprobs
 from tests.rollout.models import make_model
+from tests.workers.batches import make_batch, weights
 
 KINDS = ("qwen2", "llama", "gpt2", "mistral")
-
-
-def make_batch(samples: int = 6, groups: int = 3, seed: int = 0) -> Batch:
-    rng = np.random.default_rng(seed)
-    made = []
-    for k in range(samples):
-        length = int(rng.integers(6, 30))
-        mask = rng.random(length) < 0.5
-        mask[0], mask[-1] = False, True
-        made.append(
-            Sample(
-                group_id=f"g{k % groups}", traj_id=f"t{k}", token_ids=rng.integers(3, 300, length), action_mask=mask,
-                turn_index=np.zeros(length, np.int32), old_logprobs=np.where(mask, -rng.random(length), 0),
-                turns=(0,), anchors=(None,), step_rewards=[0.0], weights_versions=(0,),
-            )
-        )  # fmt: skip
-    batch = Batch.from_samples(made)
-    on = batch.action_mask.float()
-    generator = torch.Generator().manual_seed(seed)
-    return batch.with_columns(
-        advantages=torch.randn(batch.n_tokens, generator=generator) * on,
-        returns=torch.randn(batch.n_tokens, generator=generator) * on,
-        values=torch.zeros(batch.n_tokens),
-    )
 
 
 def plain_logprobs(model: Any, batch: Batch, temperature: float = 1.0) -> torch.Tensor:
@@ -101,10 +77,6 @@ def test_chunked_and_recomputed_logits_give_the_same_gradients(monkeypatch: pyte
 def plain_descent(actor: Any) -> None:
     """Weights then differ as gradients do; AdamW makes a step of full size out of the rounding of a zero."""
     actor.optimizer.adamw = torch.optim.SGD(actor.optimizer.parameters, lr=1.0)
-
-
-def weights(model: Any) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 @pytest.mark.parametrize("agg", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"])
