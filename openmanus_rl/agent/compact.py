@@ -68,6 +68,22 @@ def compact_webshop(observation: str) -> str:
     return " | ".join(kept)
 
 
+def compact_grid(observation: str) -> str:
+    """Where the agent is, what it has, and what lies north, south, west and east of it.
+
+    >>> compact_grid("Nothing happens. You are at row 2, column 0. You carry the key. north: floor, south: closed door, "
+    ...              "west: wall, east: goal.")
+    'nothing 2 0 carry key : floor closed wall goal'
+    """
+    failed = "nothing " if observation.startswith("Nothing happens.") else ""
+    found = re.search(r"row (\d+), column (\d+)\.(.*?) north: (.*), south: (.*), west: (.*), east: (.*)\.", observation)
+    if found is None:
+        return observation
+    here = " here key" if "There is a key" in found[3] else " carry key" if "You carry" in found[3] else ""
+    around = " ".join(found[side].removesuffix(" door") for side in (4, 5, 6, 7))
+    return f"{failed}{found[1]} {found[2]}{here} : {around}"
+
+
 def goal_of(observation: str) -> str:
     """The task that an ALFWorld room states, without the words around it; "" where there is none.
 
@@ -78,4 +94,4 @@ def goal_of(observation: str) -> str:
     return found[1].strip() if found else ""
 
 
-FILTERS = {"compact_alfworld": compact_alfworld, "compact_webshop": compact_webshop}
+FILTERS = {"compact_alfworld": compact_alfworld, "compact_webshop": compact_webshop, "compact_grid": compact_grid}

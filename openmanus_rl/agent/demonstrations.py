@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from openmanus_rl.agent.context import Context
     from openmanus_rl.agent.prompts import Chat, PromptTemplate
     from openmanus_rl.config.running import EnvConfig
-    from openmanus_rl.environments.base import Info, TextEnv
+    from openmanus_rl.environments.base import Expert, Info, TextEnv
 
     Policy = Callable[[str, Info], str]
 
@@ -111,9 +111,13 @@ def demonstrate(
     split: str = "train",
     env_name: str = "",
     keep_lost: bool = False,
+    mistakes: float = 0.0,
     counts: DemoCounts | None = None,
 ) -> Iterator[Trajectory]:
     """The expert's episodes of these tasks, in order; only those it won, unless `keep_lost`.
+
+    With `mistakes` it errs so often, in episodes up to twice as long, and is seen to recover. Those turns are left out
+    of the trajectory: what was written there is a part of the next turn's prompt, and is not learned.
 
     An episode in which the environment or its expert fails is left out; `counts` has them all. Log-probs are zero: the
     expert is sure of what it does. With a `TextChat` there are no token ids.
@@ -123,7 +127,9 @@ def demonstrate(
     counts = DemoCounts() if counts is None else counts
     for task in tasks:
         made = make_context(chat, template, room, context, history_length, slide)
-        trajectory = _demonstration(env, task, chat, template, made, max_steps, seed, split, env_name or env.name)
+        trajectory = _demonstration(
+            env, task, chat, template, made, max_steps, seed, split, env_name or env.name, mistakes
+        )
         counts.add(trajectory)
         if trajectory.won or (keep_lost and not trajectory.stop_reason.is_failure):
             yield trajectory
@@ -131,14 +137,17 @@ def demonstrate(
 
 def _demonstration(
     env: TextEnv, task: str, chat: Chat, template: PromptTemplate, context: Context, max_steps: int, seed: int,
-    split: str, env_name: str,
+    split: str, env_name: str, mistakes: float,
 ) -> Trajectory:  # fmt: skip
     turns: list[Turn] = []
     reason, task_type, error = StopReason.ENV_ERROR, "", None
     try:
         expert = env.expert()
         assert expert is not None
-        reason, task_type = _play(env, task, expert.act, chat, template, context, max_steps, seed, turns)
+        policy = ErringExpert(expert, mistakes, random.Random(f"{seed}/{task}/mistakes"))
+        steps = 2 * max_steps if mistakes else max_steps
+        reason, task_type = _play(env, task, policy.act, chat, template, context, steps, seed, turns)
+        turns = [turn for turn, erred in zip(turns, policy.erred, strict=False) if not erred]
     except Exception as failure:  # noqa: BLE001 - an environment may fail in any way, and it is counted
         error = f"{type(failure).__name__}: {failure}"
     return Trajectory(
@@ -190,7 +199,7 @@ def _play(
 
 def demonstrate_configured(
     env: EnvConfig, tasks: Sequence[str], chat: Chat, room: int, *, split: str = "train", keep_lost: bool = False,
-    counts: DemoCounts | None = None,
+    mistakes: float = 0.0, counts: DemoCounts | None = None,
 ) -> Iterator[Trajectory]:  # fmt: skip
     """`demonstrate` for the environment, the template and the context that a config describes."""
     made = make_configured_env(env)
@@ -198,7 +207,7 @@ def demonstrate_configured(
         yield from demonstrate(
             made, tasks, chat, configured_template(env), room, env.max_steps, env.context, env.history_length,
             slide=env.on_context_limit == "slide", split=split, env_name=env.env_name, keep_lost=keep_lost,
-            counts=counts,
+            mistakes=mistakes, counts=counts,
         )  # fmt: skip
     finally:
         made.close()
@@ -206,7 +215,7 @@ def demonstrate_configured(
 
 def demonstrate_parallel(
     env: EnvConfig, tasks: Sequence[str], chat: Chat, room: int, *, split: str = "train", keep_lost: bool = False,
-    counts: DemoCounts | None = None, processes: int = 2, chunk: int = 64,
+    mistakes: float = 0.0, counts: DemoCounts | None = None, processes: int = 2, chunk: int = 64,
 ) -> Iterator[Trajectory]:  # fmt: skip
     """The same episodes in the same order, played by several processes; worth it from a few thousand episodes on."""
     parts = deque(tasks[start : start + chunk] for start in range(0, len(tasks), chunk))
@@ -214,7 +223,7 @@ def demonstrate_parallel(
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         while parts or waiting:
             while parts and len(waiting) < 2 * processes:  # so that results do not pile up
-                waiting.append(pool.submit(_play_part, env, parts.popleft(), chat, room, split, keep_lost))
+                waiting.append(pool.submit(_play_part, env, parts.popleft(), chat, room, split, keep_lost, mistakes))
             kept, of_part = waiting.popleft().result()
             if counts is not None:
                 counts.merge(of_part)
@@ -222,10 +231,44 @@ def demonstrate_parallel(
 
 
 def _play_part(
-    env: EnvConfig, tasks: Sequence[str], chat: Chat, room: int, split: str, keep_lost: bool
+    env: EnvConfig, tasks: Sequence[str], chat: Chat, room: int, split: str, keep_lost: bool, mistakes: float
 ) -> tuple[list[Trajectory], DemoCounts]:
     counts = DemoCounts()
-    return list(demonstrate_configured(env, tasks, chat, room, split=split, keep_lost=keep_lost, counts=counts)), counts
+    played = demonstrate_configured(
+        env, tasks, chat, room, split=split, keep_lost=keep_lost, mistakes=mistakes, counts=counts
+    )
+    return list(played), counts
+
+
+# --- mistakes ------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ErringExpert:
+    """Does now and then something else: what was possible before and is not now, or what is possible and aimless.
+
+    An agent that has only seen perfect episodes does not know what to do after its own first mistake.
+    """
+
+    expert: Expert
+    rate: float
+    random: random.Random
+    erred: list[bool] = field(default_factory=list)
+    seen: dict[str, None] = field(default_factory=dict)
+
+    def act(self, observation: str, info: Info) -> str:
+        """The expert's action, or a mistake; `erred` has one entry for each."""
+        right = self.expert.act(observation, info)
+        erring = self.random.random() < self.rate
+        admissible = info["admissible_actions"]
+        gone = [action for action in self.seen if action not in set(admissible)]
+        self.seen |= dict.fromkeys((*admissible, right))
+        possible = gone if gone and self.random.random() < 0.5 else list(admissible)
+        self.erred.append(erring and bool(possible))
+        if not self.erred[-1]:
+            return right
+        words = observation.split() or ["x"]
+        return fill_blanks(self.random.choice(possible), " ".join(self.random.choices(words, k=2)))
 
 
 # --- text to train a tokenizer on ----------------------------------------------------------------------------

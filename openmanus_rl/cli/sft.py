@@ -193,7 +193,7 @@ def _expert(
     from openmanus_rl.trainer.base_model import expert_episodes
 
     counts, console = DemoCounts(), make_console(stderr=True)
-    played = expert_episodes(config, chat, episodes, processes, counts)
+    played = expert_episodes(config, chat, episodes, processes, counts=counts)
     if console.is_terminal:
         with console.status("the expert plays") as status:
             for trajectory in played:

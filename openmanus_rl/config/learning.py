@@ -105,8 +105,10 @@ class RewardConfig(Section):
 
 
 class Optim(Section):
-    """AdamW and its learning-rate schedule."""
+    """The optimizer and its learning-rate schedule."""
 
+    name: Literal["adamw", "muon"] = "adamw"
+    """`muon` moves the matrices inside the model by their orthogonalised momentum, and the rest as AdamW does."""
     lr: Positive = 1e-6
     """Learning rate after the warm-up."""
     weight_decay: NonNegative = 0.01
@@ -244,8 +246,11 @@ class WarmStart(Section):
     """Optimizer steps."""
     tokens_per_step: Count = 8192
     lr: Positive = 2e-3
+    optimizer: Literal["adamw", "muon"] = "muon"
     observation_weight: NonNegative = 0.1
     """Weight of the loss on observations' tokens, for a model that has never seen any text."""
+    mistakes: UnitInterval = 0.0
+    """How often the expert errs: it is seen to recover, and its mistakes are not learned."""
 
 
 class CriticModel(Section):

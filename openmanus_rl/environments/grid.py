@@ -6,7 +6,7 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
-from openmanus_rl.environments.base import NumberedEnv, Split, StepResult, check_between
+from openmanus_rl.environments.base import NumberedEnv, Split, StepResult, belongs_to, check_between
 
 if TYPE_CHECKING:
     from openmanus_rl.data.json_values import Json
@@ -35,13 +35,15 @@ class GridEnv(NumberedEnv):
 
     def _start(self, task: str, split: Split) -> str:
         """Lay out the room of a task."""
-        del split
         rng = random.Random(f"grid/{self.size}/{task}")
-        self.wall = rng.randrange(1, self.size - 1)
-        near = [(row, column) for row in range(self.size) for column in range(self.wall)]
-        self.door = (rng.randrange(self.size), self.wall)
-        self.agent, self.key = rng.sample(near, 2)
-        self.goal = (rng.randrange(self.size), rng.randrange(self.wall + 1, self.size))
+        while True:
+            self.wall = rng.randrange(1, self.size - 1)
+            near = [(row, column) for row in range(self.size) for column in range(self.wall)]
+            self.door = (rng.randrange(self.size), self.wall)
+            self.agent, self.key = rng.sample(near, 2)
+            self.goal = (rng.randrange(self.size), rng.randrange(self.wall + 1, self.size))
+            if belongs_to(f"{self.agent} {self.key} {self.door} {self.goal}", split):
+                break
         self.has_key = self.door_open = False
         return f"Find the key, open the door, reach the goal.\n{self._look()}"
 

@@ -40,7 +40,7 @@ def make_base_model(config: Config, folder: Path, display: Display) -> None:
     model, tokenizer = new_model(path, env_texts(config), config.trainer.seed, display.say)
     if warm.episodes:
         display.progress("demonstrations")
-        demonstrations = expert_episodes(config, ChatTokens(tokenizer), warm.episodes)
+        demonstrations = expert_episodes(config, ChatTokens(tokenizer), warm.episodes, mistakes=warm.mistakes)
         samples = [sample for trajectory in demonstrations for sample in assemble(trajectory)]
         tokens, seconds = sum(map(len, samples)), time.monotonic() - start
         display.say(f"{warm.episodes} demonstrations: {tokens:,} tokens ({seconds:.0f} s)")
@@ -50,7 +50,7 @@ def make_base_model(config: Config, folder: Path, display: Display) -> None:
             display.progress(WARM_START, step, warm.steps, note)
 
         settings = SftSettings(
-            steps=warm.steps, tokens_per_step=warm.tokens_per_step, lr=warm.lr,
+            steps=warm.steps, tokens_per_step=warm.tokens_per_step, optimizer=warm.optimizer, lr=warm.lr,
             observation_weight=warm.observation_weight, seed=config.trainer.seed,
         )  # fmt: skip
         fine_tune(model, samples, settings, report=report)
@@ -72,8 +72,9 @@ def env_texts(config: Config) -> list[str]:
 
 
 def expert_episodes(
-    config: Config, chat: ChatTokens, episodes: int, processes: int = 1, counts: DemoCounts | None = None
-) -> Iterator[Trajectory]:
+    config: Config, chat: ChatTokens, episodes: int, processes: int = 1, mistakes: float = 0.0,
+    counts: DemoCounts | None = None,
+) -> Iterator[Trajectory]:  # fmt: skip
     """What the environment's expert does in so many training tasks; only episodes that it won."""
     section, seed = _own_games(config), config.trainer.seed
     env = make_configured_env(section, seed)
@@ -83,8 +84,8 @@ def expert_episodes(
         env.close()
     room = config.data.max_prompt_length
     if processes > 1:
-        return demonstrate_parallel(section, tasks, chat, room, counts=counts, processes=processes)
-    return demonstrate_configured(section, tasks, chat, room, counts=counts)
+        return demonstrate_parallel(section, tasks, chat, room, mistakes=mistakes, counts=counts, processes=processes)
+    return demonstrate_configured(section, tasks, chat, room, mistakes=mistakes, counts=counts)
 
 
 def _own_games(config: Config) -> EnvConfig:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ class SftSettings:
     steps: int
     tokens_per_step: int = 16_384
     micro_batch_tokens: int = 8_192
+    optimizer: Literal["adamw", "muon"] = "adamw"
     lr: float = 1e-3
     warmup_steps: int = 20
     min_lr_ratio: float = 0.1
@@ -60,10 +61,10 @@ def fine_tune(
         raise ValueError("there are no demonstrations to learn from")
     prepare(model)
     optim = Optim(
-        lr=settings.lr, weight_decay=settings.weight_decay, warmup_style="cosine",
+        name=settings.optimizer, lr=settings.lr, weight_decay=settings.weight_decay, warmup_style="cosine",
         lr_warmup_steps=settings.warmup_steps, min_lr_ratio=settings.min_lr_ratio,
     )  # fmt: skip
-    optimizer = Optimizer(model.parameters(), optim, settings.steps, settings.grad_clip, scaled=False)
+    optimizer = Optimizer(model, optim, settings.steps, settings.grad_clip)
     metrics: dict[str, float] = {}
     ends: dict[str, float] = {}
     best: dict[str, Any] = {}

@@ -59,7 +59,7 @@ class ActorRolloutRefWorker:
         self.has_reference = needs_reference
         self.reference: Any = frozen_copy(model) if needs_reference and lora is None else None
         self.optimizer = Optimizer(
-            model.parameters(), config.actor.optim, total_steps, config.actor.grad_clip, self.dtype is torch.float16
+            model, config.actor.optim, total_steps, config.actor.grad_clip, scaled=self.dtype is torch.float16
         )
 
     # --- log-probs ----------------------------------------------------------------------------------------

@@ -46,8 +46,10 @@ class CriticWorker:
         torch.nn.init.zeros_(self.head.bias)
         self.dtype = getattr(torch, dtype)
         decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
-        weights = [*decoder.parameters(), *self.head.parameters()]
-        self.optimizer = Optimizer(weights, config.optim, total_steps, config.grad_clip, self.dtype is torch.float16)
+        trained = torch.nn.ModuleList([decoder, self.head])
+        self.optimizer = Optimizer(
+            trained, config.optim, total_steps, config.grad_clip, scaled=self.dtype is torch.float16
+        )
 
     @torch.no_grad()
     def compute_values(self, batch: Batch) -> Tensor:

@@ -108,24 +108,28 @@ def make_model(size: str, seed: int, vocab_size: int, tokenizer: Any) -> Any:
     architecture: Any = Qwen2ForCausalLM
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay what they were
         model = architecture(config)
-    _fill(model, seed, shape.layers)
+    _fill(model, seed)
     return model.eval()
 
 
-def _fill(model: torch.nn.Module, seed: int, layers: int) -> None:
-    """normal(0, 0.02), as Qwen2 does; what a block adds to the stream is scaled by 1/sqrt(2 layers), as GPT-2 does."""
+def _fill(model: torch.nn.Module, seed: int) -> None:
+    """normal(0, 1/sqrt(inputs)); what a block adds to the stream starts at zero, so that depth costs nothing at first.
+
+    Qwen2's normal(0, 0.02) is meant for a thousand inputs and more. At a hundred it makes queries and keys so small
+    that attention starts out even, and a short warm start ends before it has learned to look anywhere.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if name.endswith("bias"):
+            if name.endswith(("bias", "o_proj.weight", "down_proj.weight")):
                 weight.zero_()
             elif "norm" in name:
                 weight.fill_(1.0)
             else:
-                last = name.endswith(("o_proj.weight", "down_proj.weight"))
-                weight.normal_(0.0, 0.02 / math.sqrt(2 * layers) if last else 0.02, generator=generator)
+                embedding = name.endswith("embed_tokens.weight")
+                weight.normal_(0.0, 0.02 if embedding else 1 / math.sqrt(weight.shape[1]), generator=generator)
 
 
 def check_free(out: Path) -> None:

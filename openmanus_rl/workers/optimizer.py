@@ -1,4 +1,4 @@
-"""AdamW with its learning-rate schedule, gradient clipping, and loss scaling for float16."""
+"""AdamW or Muon with the learning-rate schedule, gradient clipping, and loss scaling for float16."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from openmanus_rl.workers.muon import Muon, hidden_matrices
 
+if TYPE_CHECKING:
     from openmanus_rl.config.learning import Optim
 
 
@@ -26,17 +26,11 @@ class Optimizer:
     """
 
     def __init__(
-        self, parameters: Iterable[torch.nn.Parameter], optim: Optim, total_steps: int, grad_clip: float, scaled: bool
+        self, model: torch.nn.Module, optim: Optim, total_steps: int, grad_clip: float, *, scaled: bool = False
     ) -> None:
-        self.parameters = [p for p in parameters if p.requires_grad]
-        # Norms and biases are not pulled towards zero.
-        decayed = [p for p in self.parameters if p.dim() > 1]
-        others = [p for p in self.parameters if p.dim() <= 1]
-        groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": optim.weight_decay}]
-        if others:
-            groups.append({"params": others, "weight_decay": 0.0})
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optim, self.total_steps, self.grad_clip = optim, total_steps, grad_clip
-        self.adamw = torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, fused=True)
+        self.movers = _movers(model, self.parameters, optim)
         self.scaler = torch.amp.GradScaler(
             self.parameters[0].device.type, FIRST_SCALE, growth_interval=GROWTH_INTERVAL, enabled=scaled
         )
@@ -62,13 +56,15 @@ class Optimizer:
 
         A norm that is not finite moves nothing: one bad batch must not ruin the weights.
         """
-        self.scaler.unscale_(self.adamw)
+        for mover in self.movers.values():
+            self.scaler.unscale_(mover)
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.grad_clip))
         taken = math.isfinite(norm)
-        if taken:
-            self.scaler.step(self.adamw)
+        for mover in self.movers.values():
+            if taken:
+                self.scaler.step(mover)
+            mover.zero_grad(set_to_none=True)
         self.scaler.update()
-        self.adamw.zero_grad(set_to_none=True)
         if self.loss_scale < 1.0:
             raise ValueError(
                 "float16 overflows whatever the loss is scaled by: the model computes numbers beyond 65504. "
@@ -86,19 +82,42 @@ class Optimizer:
         return {"grad_norm": norm, "skipped_steps": float(not taken), **metrics}
 
     def _set_rate(self) -> None:
-        for group in self.adamw.param_groups:
-            group["lr"] = self.rate
+        for mover in self.movers.values():
+            for group in mover.param_groups:
+                group["lr"] = self.rate
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
-        return {"adamw": self.adamw.state_dict(), "scaler": self.scaler.state_dict(), "steps": self.steps}
+        moved = {name: mover.state_dict() for name, mover in self.movers.items()}
+        return {**moved, "scaler": self.scaler.state_dict(), "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
-        self.adamw.load_state_dict(state["adamw"])
+        for name, mover in self.movers.items():
+            mover.load_state_dict(state[name])
         self.scaler.load_state_dict(state["scaler"])
         self.steps = int(state["steps"])
         self._set_rate()
+
+
+def _movers(
+    model: torch.nn.Module, parameters: list[torch.nn.Parameter], optim: Optim
+) -> dict[str, torch.optim.Optimizer]:
+    """AdamW for everything, or Muon for the matrices inside and AdamW for the rest. Norms and biases do not decay."""
+    matrices = hidden_matrices(model) if optim.name == "muon" else []
+    inside = {id(matrix) for matrix in matrices}
+    rest = [p for p in parameters if id(p) not in inside]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in rest if p.dim() > 1], "weight_decay": optim.weight_decay},
+        {"params": [p for p in rest if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    movers: dict[str, torch.optim.Optimizer] = {}
+    if groups:
+        movers["adamw"] = torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, fused=True)
+    if matrices:
+        movers["muon"] = Muon(matrices, optim.lr, optim.weight_decay)
+    return movers
 
 
 def schedule(optim: Optim, step: int, total_steps: int) -> float:

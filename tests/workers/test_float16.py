@@ -47,7 +47,7 @@ def gradients(actor: ActorRolloutRefWorker, batch: Batch) -> torch.Tensor:
     tokens = float(sum(len(micro.targets) for micro in micros))
     for micro in micros:
         actor.optimizer.backward(actor._loss(batch, micro, tokens, float(batch.n_samples), None)[0])
-    actor.optimizer.scaler.unscale_(actor.optimizer.adamw)
+    actor.optimizer.scaler.unscale_(actor.optimizer.movers["adamw"])
     return torch.cat([p.grad.flatten() for p in actor.optimizer.parameters if p.grad is not None])
 
 
@@ -62,7 +62,7 @@ def test_an_overflow_skips_the_step_and_halves_the_scale(monkeypatch: pytest.Mon
     assert (metrics["skipped_steps"], metrics["loss_scale"]) == (1, 2.0**40)
     assert actor.optimizer.loss_scale == 2.0**39
     assert torch.equal(weights(actor.model), before)
-    assert not actor.optimizer.adamw.state
+    assert not actor.optimizer.movers["adamw"].state
     assert (actor.optimizer.steps, actor.optimizer.rate) == (0, rate)
     while update(actor)["skipped_steps"]:
         assert torch.equal(weights(actor.model), before)
@@ -76,7 +76,7 @@ def test_the_scale_grows_after_steps_in_a_row(monkeypatch: pytest.MonkeyPatch) -
     seen = [update(actor)["loss_scale"] for _ in range(7)]
     assert seen == [2.0**10] * 3 + [2.0**11] * 3 + [2.0**12]
     weight = torch.nn.Parameter(torch.ones(2, 2))
-    small = Optimizer([weight], Optim(), 10, 1.0, scaled=True)
+    small = Optimizer(torch.nn.ParameterList([weight]), Optim(), 10, 1.0, scaled=True)
     for factor in (1.0, 1.0, float("inf"), 1.0, 1.0, 1.0):
         small.backward((weight * factor).sum())
         small.finish()
@@ -88,17 +88,17 @@ def test_the_scale_grows_after_steps_in_a_row(monkeypatch: pytest.MonkeyPatch) -
 def test_a_gradient_norm_that_overflows_by_itself_moves_nothing() -> None:
     """Every gradient is finite, the root of the sum of their squares is not."""
     weight = torch.nn.Parameter(torch.ones(2, 2))
-    optimizer = Optimizer([weight], Optim(weight_decay=0.5, lr=0.1), 10, 1.0, scaled=True)
+    optimizer = Optimizer(torch.nn.ParameterList([weight]), Optim(weight_decay=0.5, lr=0.1), 10, 1.0, scaled=True)
     optimizer.backward((weight * 1e25).sum())
     metrics = optimizer.finish()
     assert (metrics["grad_norm"], metrics["skipped_steps"]) == (float("inf"), 1)
     assert torch.equal(weight, torch.ones(2, 2))
-    assert not optimizer.adamw.state
+    assert not optimizer.movers["adamw"].state
 
 
 def test_numbers_that_float16_cannot_hold_end_the_run_with_advice() -> None:
     weight = torch.nn.Parameter(torch.ones(2, 2))
-    optimizer = Optimizer([weight], Optim(), 10, 1.0, scaled=True)
+    optimizer = Optimizer(torch.nn.ParameterList([weight]), Optim(), 10, 1.0, scaled=True)
     for _ in range(16):
         optimizer.backward((weight * float("inf")).sum())
         optimizer.finish()

@@ -76,7 +76,7 @@ def test_chunked_and_recomputed_logits_give_the_same_gradients(monkeypatch: pyte
 
 def plain_descent(actor: Any) -> None:
     """Weights then differ as gradients do; AdamW makes a step of full size out of the rounding of a zero."""
-    actor.optimizer.adamw = torch.optim.SGD(actor.optimizer.parameters, lr=1.0)
+    actor.optimizer.movers = {"sgd": torch.optim.SGD(actor.optimizer.parameters, lr=1.0)}
 
 
 @pytest.mark.parametrize("agg", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"])
@@ -227,7 +227,7 @@ def test_metrics_of_several_steps() -> None:
 
 def test_norms_and_biases_do_not_decay() -> None:
     model = make_model()
-    optimizer = Optimizer(model.parameters(), Optim(lr=0.1, weight_decay=0.5), 10, 1.0, scaled=False)
+    optimizer = Optimizer(model, Optim(lr=0.1, weight_decay=0.5), 10, 1.0, scaled=False)
     for weight in model.parameters():
         weight.grad = torch.zeros_like(weight)
     norm = model.model.norm.weight.detach().clone()
