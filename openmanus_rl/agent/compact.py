@@ -71,8 +71,8 @@ def compact_webshop(observation: str) -> str:
 def compact_grid(observation: str) -> str:
     """Where the agent is, what it has, and what lies north, south, west and east of it.
 
-    >>> compact_grid("Nothing happens. You are at row 2, column 0. You carry the key. north: floor, south: closed door, "
-    ...              "west: wall, east: goal.")
+    >>> compact_grid("Nothing happens. You are at row 2, column 0. You carry the key. north: floor, "
+    ...              "south: closed door, west: wall, east: goal.")
     'nothing 2 0 carry key : floor closed wall goal'
     """
     failed = "nothing " if observation.startswith("Nothing happens.") else ""
