@@ -1,5 +1,6 @@
 """Demonstrations are recorded exactly as rollouts of the same actions are."""
 
+import random
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from openmanus_rl.agent.demonstrations import (
     DemoCounts,
+    ErringExpert,
     choose_tasks,
     collect_texts,
     demonstrate,
@@ -15,7 +17,7 @@ from openmanus_rl.agent.demonstrations import (
 )
 from openmanus_rl.agent.openmanus_agent import AgentSettings, Episode, OpenManusAgent
 from openmanus_rl.agent.prompts import ChatTokens, TextChat, load_template
-from openmanus_rl.config.running import EnvConfig
+from openmanus_rl.config.running import AlfworldOptions, EnvConfig
 from openmanus_rl.data.assemble import assemble
 from openmanus_rl.data.trajectory import StopReason
 from openmanus_rl.environments.alfworld.env import AlfredTWEnv
@@ -126,6 +128,44 @@ def test_processes_change_nothing() -> None:
     together = list(demonstrate_parallel(env, tasks, CHAT, 9000, counts=counts, chunk=3))
     assert together == list(demonstrate_configured(env, tasks, CHAT, 9000, counts=alone))
     assert counts == alone
+
+
+@pytest.mark.parametrize("name", ["alfworld/AlfredTWEnv", "grid", "crafting", "webshop"])
+def test_mistakes_are_seen_and_not_learned(name: str) -> None:
+    """Every learned action is the expert's; the mistakes stand in the prompts, and the episode is won all the same."""
+    options = {"alfworld": AlfworldOptions(source="generated", size="micro")} if "alfworld" in name else {}
+    env = EnvConfig(env_name=name, prompt_template="default", response_grammar="bare", max_steps=40, **options)
+    tasks = [f"train/{k}" for k in range(12)]
+    clean = list(demonstrate_configured(env, tasks, CHAT, 60_000))
+    erring = list(demonstrate_configured(env, tasks, CHAT, 60_000, mistakes=0.3))
+    assert len(erring) >= 0.7 * len(clean) > 0
+    assert erring == list(demonstrate_configured(env, tasks, CHAT, 60_000, mistakes=0.3))
+    left_out = 0
+    for trajectory in erring:
+        assert all(turn.action_valid for turn in trajectory.turns)
+        [sample] = assemble(trajectory)
+        shown = tokenizer().decode(sample.token_ids).count("assistant\n")
+        assert shown == tokenizer().decode(trajectory.turns[-1].prompt_ids).count("assistant\n")
+        learned = [turn.response_text for turn in trajectory.turns]
+        written = tokenizer().decode(sample.token_ids[sample.action_mask])
+        assert written == "".join(tokenizer().decode(turn.response_ids) for turn in trajectory.turns)
+        left_out += shown - len(learned)
+    assert left_out > len(erring)
+
+
+def test_a_mistake_is_often_what_was_possible_before() -> None:
+    class Waits:
+        def act(self, observation: str, info: Info) -> str:
+            del observation, info
+            return "wait"
+
+    expert = ErringExpert(Waits(), 1.0, random.Random(0))
+    first: Any = {"admissible_actions": ("open door",)}
+    then: Any = {"admissible_actions": ("walk",)}
+    assert expert.act("a door", first) == "open door"
+    assert {expert.act("a room", then) for _ in range(30)} == {"open door", "wait", "walk"}
+    assert expert.erred == [True] * 31
+    assert ErringExpert(Waits(), 1.0, random.Random(0)).act("nothing", {"admissible_actions": ()}) == "wait"  # type: ignore[typeddict-item]
 
 
 def test_tasks_are_chosen_once_each() -> None:

@@ -1,0 +1,111 @@
+"""What the recipes learn: train with several seeds, evaluate on held-out tasks, and write docs/results.md from it.
+
+python -m benchmarks.learning default                   every run of a study, one after the other
+python -m benchmarks.learning default --only gigpo/0    one of them
+python -m benchmarks.learning --write                   docs/results.md from the numbers kept so far
+
+Runs are kept in runs/learning; one that is there and finished is not repeated, one that was interrupted goes on.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import machine
+from benchmarks.results_page import page
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+PAGE = HERE.parent / "docs" / "results.md"
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Study:
+    """One recipe in several forms, all with the same budget."""
+
+    recipe: str
+    forms: dict[str, tuple[str, ...]]
+    episodes: int = 500
+
+
+STUDIES = {
+    "default": Study(
+        "default",
+        {
+            "gigpo": (),
+            "grpo": ("algorithm.adv_estimator=grpo",),
+            "ppo": ("algorithm.adv_estimator=gae", "algorithm.lam=0.95", "critic.optim.lr=1e-3"),
+        },
+    ),
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Run what is asked for; then write the page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning")
+    parser.add_argument("study", nargs="?", choices=sorted(STUDIES))
+    parser.add_argument("--only", metavar="FORM/SEED", help="one run of the study")
+    parser.add_argument("--runs", type=Path, default=Path("runs/learning"), help="where runs are kept")
+    parser.add_argument("--write", action="store_true", help="only write docs/results.md")
+    chosen = parser.parse_args(arguments)
+    if chosen.study and not chosen.write:
+        _study(chosen.study, chosen.only, chosen.runs)
+    PAGE.write_text(page([json.loads(file.read_text()) for file in sorted(RESULTS.glob("learning_*.json"))]))
+    print(f"written: {PAGE.relative_to(HERE.parent)}")
+
+
+def _study(name: str, only: str | None, runs: Path) -> None:
+    study, file = STUDIES[name], RESULTS / f"learning_{name}.json"
+    kept = json.loads(file.read_text()) if file.is_file() else {"study": name, "recipe": study.recipe, "runs": []}
+    for form, overrides in study.forms.items():
+        for seed in SEEDS:
+            if only in (None, f"{form}/{seed}"):
+                row = _run(study, form, overrides, seed, runs / f"{name}-{form}-{seed}")
+                others = [run for run in kept["runs"] if (run["form"], run["seed"]) != (form, seed)]
+                order = list(study.forms)
+                kept["runs"] = sorted([*others, row], key=lambda run: (order.index(run["form"]), run["seed"]))
+                kept["machine"] = machine()
+                file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directory: Path) -> dict[str, Any]:
+    """Train and evaluate once."""
+    words = ["train", "--recipe", study.recipe, *overrides, f"trainer.seed={seed}"]
+    start = time.monotonic()
+    _call(*words, f"trainer.default_local_dir={directory}")
+    minutes = (time.monotonic() - start) / 60
+    before = _evaluate(study, str(directory / "base"), "--config", str(directory / "config.yaml"))
+    after = _evaluate(study, str(directory))
+    return {
+        "form": form,
+        "seed": seed,
+        "command": " ".join(["openmanus-rl", *words]),
+        "minutes": round(minutes, 1),
+        "before": before["splits"],
+        "after": after["splits"],
+        "best_step": after["checkpoint_step"],
+        "curve": after["convergence"]["validations"],
+        "thresholds": after["convergence"]["thresholds"],
+    }
+
+
+def _evaluate(study: Study, *of: str) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "eval.json"
+        _call("eval", *of, "--episodes", str(study.episodes), "--json", str(file))
+        return json.loads(file.read_text())
+
+
+def _call(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "openmanus_rl", *words], check=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,73 @@
+"""docs/results.md from the numbers that `python -m benchmarks.learning` has kept; nothing in it is written by hand."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from openmanus_rl.data.rate import Rate
+
+SPARKS = "▁▂▃▄▅▆▇█"
+INTRODUCTION = """# Results
+
+What the recipes learn, measured. `python -m benchmarks.learning STUDY` repeats a study and writes this page.
+
+Success is on `valid_unseen`, tasks that neither the warm start nor the training has seen, played greedily; behind it
+stands its 95 % Wilson interval. "before" is the model that training starts from, "after" the checkpoint with the best
+validation, which is what a run reports and exports. "curve" is validation success over the steps, from 0 to 100 %.
+Minutes are those of the whole training command, making the model, the warm start and validations included.
+"""
+
+
+def page(studies: Sequence[dict[str, Any]]) -> str:
+    """The whole page."""
+    return "\n".join([INTRODUCTION, *(_study(study) for study in studies)])
+
+
+def _study(study: dict[str, Any]) -> str:
+    lines = [f"## Recipe `{study['recipe']}`", "", f"Machine: {study['machine']}.", ""]
+    lines += ["| | seed | before | after | best step | first 50 / 80 / 90 % at step | curve | minutes |"]
+    lines += ["|---|---|---|---|---|---|---|---|"]
+    lines += [_row(run) for run in study["runs"]]
+    lines += [
+        "",
+        "All seeds together:",
+        "",
+        "| | before | after | after, seen tasks | steps of a won or lost episode |",
+    ]
+    lines += ["|---|---|---|---|---|"]
+    forms = list(dict.fromkeys(run["form"] for run in study["runs"]))
+    lines += [_together(form, [run for run in study["runs"] if run["form"] == form]) for form in forms]
+    lines += ["", "Commands:", "", "```bash"]
+    lines += [run["command"] for run in study["runs"]]
+    return "\n".join([*lines, "```", ""])
+
+
+def _row(run: dict[str, Any]) -> str:
+    reached = (threshold["reached"] for threshold in run["thresholds"])
+    first = " / ".join("-" if point is None else str(point["step"]) for point in reached)
+    cells = [
+        run["form"], str(run["seed"]), _rate([run["before"]["valid_unseen"]]), _rate([run["after"]["valid_unseen"]]),
+        str(run["best_step"]), first, _sparks([point["success"] for point in run["curve"]]), f"{run['minutes']:.1f}",
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _together(form: str, runs: Sequence[dict[str, Any]]) -> str:
+    steps = statistics.fmean(run["after"]["valid_unseen"]["steps"] for run in runs)
+    cells = [
+        form, _rate([run["before"]["valid_unseen"] for run in runs]),
+        _rate([run["after"]["valid_unseen"] for run in runs]), _rate([run["after"]["valid_seen"] for run in runs]),
+        f"{steps:.1f}",
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _rate(summaries: Sequence[dict[str, Any]]) -> str:
+    """Success of all these episodes, with its interval."""
+    rate = Rate(sum(s["success"]["count"] for s in summaries), sum(s["success"]["total"] for s in summaries))
+    low, high = rate.interval
+    return f"{rate.value:.1%} ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def _sparks(values: Sequence[float]) -> str:
+    return "".join(SPARKS[min(len(SPARKS) - 1, int(value * len(SPARKS)))] for value in values)
