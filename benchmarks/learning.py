@@ -4,7 +4,8 @@ python -m benchmarks.learning default                   every run of a study, on
 python -m benchmarks.learning default --only gigpo/0    one of them
 python -m benchmarks.learning --write                   docs/results.md from the numbers kept so far
 
-Runs are kept in runs/learning; one that is there and finished is not repeated, one that was interrupted goes on.
+Runs are kept in runs/learning. One that has finished is not repeated; one that was interrupted starts anew, so that its
+minutes are those of a whole run.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from benchmarks.harness import machine
 from benchmarks.results_page import page
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results"
+RESULTS = HERE / "learning"
 PAGE = HERE.parent / "docs" / "results.md"
 SEEDS = (0, 1, 2)
 
@@ -57,12 +58,12 @@ def main(arguments: list[str]) -> None:
     chosen = parser.parse_args(arguments)
     if chosen.study and not chosen.write:
         _study(chosen.study, chosen.only, chosen.runs)
-    PAGE.write_text(page([json.loads(file.read_text()) for file in sorted(RESULTS.glob("learning_*.json"))]))
+    PAGE.write_text(page([json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]))
     print(f"written: {PAGE.relative_to(HERE.parent)}")
 
 
 def _study(name: str, only: str | None, runs: Path) -> None:
-    study, file = STUDIES[name], RESULTS / f"learning_{name}.json"
+    study, file = STUDIES[name], RESULTS / f"{name}.json"
     kept = json.loads(file.read_text()) if file.is_file() else {"study": name, "recipe": study.recipe, "runs": []}
     for form, overrides in study.forms.items():
         for seed in SEEDS:
@@ -72,22 +73,25 @@ def _study(name: str, only: str | None, runs: Path) -> None:
                 order = list(study.forms)
                 kept["runs"] = sorted([*others, row], key=lambda run: (order.index(run["form"]), run["seed"]))
                 kept["machine"] = machine()
+                RESULTS.mkdir(exist_ok=True)
                 file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directory: Path) -> dict[str, Any]:
     """Train and evaluate once."""
     words = ["train", "--recipe", study.recipe, *overrides, f"trainer.seed={seed}"]
-    start = time.monotonic()
-    _call(*words, f"trainer.default_local_dir={directory}")
-    minutes = (time.monotonic() - start) / 60
+    finished = directory / "minutes.txt"
+    if not finished.is_file():
+        start = time.monotonic()
+        _call(*words, f"trainer.default_local_dir={directory}", "trainer.resume_mode=disable")
+        finished.write_text(str((time.monotonic() - start) / 60))
     before = _evaluate(study, str(directory / "base"), "--config", str(directory / "config.yaml"))
     after = _evaluate(study, str(directory))
     return {
         "form": form,
         "seed": seed,
         "command": " ".join(["openmanus-rl", *words]),
-        "minutes": round(minutes, 1),
+        "minutes": round(float(finished.read_text()), 1),
         "before": before["splits"],
         "after": after["splits"],
         "best_step": after["checkpoint_step"],

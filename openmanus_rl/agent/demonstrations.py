@@ -116,8 +116,8 @@ def demonstrate(
 ) -> Iterator[Trajectory]:
     """The expert's episodes of these tasks, in order; only those it won, unless `keep_lost`.
 
-    With `mistakes` it errs so often, in episodes up to twice as long, and is seen to recover. Those turns are left out
-    of the trajectory: what was written there is a part of the next turn's prompt, and is not learned.
+    With `mistakes` it errs so often, in episodes up to twice as long, and is seen to recover. If it wins, those turns are
+    left out of the trajectory: what was written there is a part of the next turn's prompt, and is not learned.
 
     An episode in which the environment or its expert fails is left out; `counts` has them all. Log-probs are zero: the
     expert is sure of what it does. With a `TextChat` there are no token ids.
@@ -147,7 +147,9 @@ def _demonstration(
         policy = ErringExpert(expert, mistakes, random.Random(f"{seed}/{task}/mistakes"))
         steps = 2 * max_steps if mistakes else max_steps
         reason, task_type = _play(env, task, policy.act, chat, template, context, steps, seed, turns)
-        turns = [turn for turn, erred in zip(turns, policy.erred, strict=False) if not erred]
+        if reason is StopReason.WON:
+            policy.erred[-1] = False  # what wins is no mistake
+            turns = [turn for turn, erred in zip(turns, policy.erred, strict=True) if not erred]
     except Exception as failure:  # noqa: BLE001 - an environment may fail in any way, and it is counted
         error = f"{type(failure).__name__}: {failure}"
     return Trajectory(
