@@ -18,6 +18,7 @@ import numpy as np
 
 from openmanus_rl.agent.configured import configured_template
 from openmanus_rl.agent.context import make_context
+from openmanus_rl.agent.mistakes import ErringExpert
 from openmanus_rl.agent.prompts import TextChat
 from openmanus_rl.agent.recording import (
     EnvFailedError,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from openmanus_rl.agent.context import Context
     from openmanus_rl.agent.prompts import Chat, PromptTemplate
     from openmanus_rl.config.running import EnvConfig
-    from openmanus_rl.environments.base import Expert, Info, TextEnv
+    from openmanus_rl.environments.base import Info, TextEnv
 
     Policy = Callable[[str, Info], str]
 
@@ -116,8 +117,8 @@ def demonstrate(
 ) -> Iterator[Trajectory]:
     """The expert's episodes of these tasks, in order; only those it won, unless `keep_lost`.
 
-    With `mistakes` it errs so often, in episodes up to twice as long, and is seen to recover. If it wins, those turns are
-    left out of the trajectory: what was written there is a part of the next turn's prompt, and is not learned.
+    With `mistakes` it errs so often, in episodes up to twice as long, and is seen to recover. If it wins, those turns
+    are left out of the trajectory: what was written there is a part of the next turn's prompt, and is not learned.
 
     An episode in which the environment or its expert fails is left out; `counts` has them all. Log-probs are zero: the
     expert is sure of what it does. With a `TextChat` there are no token ids.
@@ -240,37 +241,6 @@ def _play_part(
         env, tasks, chat, room, split=split, keep_lost=keep_lost, mistakes=mistakes, counts=counts
     )
     return list(played), counts
-
-
-# --- mistakes ------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class ErringExpert:
-    """Does now and then something else: what was possible before and is not now, or what is possible and aimless.
-
-    An agent that has only seen perfect episodes does not know what to do after its own first mistake.
-    """
-
-    expert: Expert
-    rate: float
-    random: random.Random
-    erred: list[bool] = field(default_factory=list)
-    seen: dict[str, None] = field(default_factory=dict)
-
-    def act(self, observation: str, info: Info) -> str:
-        """The expert's action, or a mistake; `erred` has one entry for each."""
-        right = self.expert.act(observation, info)
-        erring = self.random.random() < self.rate
-        admissible = info["admissible_actions"]
-        gone = [action for action in self.seen if action not in set(admissible)]
-        self.seen |= dict.fromkeys((*admissible, right))
-        possible = gone if gone and self.random.random() < 0.5 else list(admissible)
-        self.erred.append(erring and bool(possible))
-        if not self.erred[-1]:
-            return right
-        words = observation.split() or ["x"]
-        return fill_blanks(self.random.choice(possible), " ".join(self.random.choices(words, k=2)))
 
 
 # --- text to train a tokenizer on ----------------------------------------------------------------------------

@@ -8,13 +8,13 @@ import pytest
 
 from openmanus_rl.agent.demonstrations import (
     DemoCounts,
-    ErringExpert,
     choose_tasks,
     collect_texts,
     demonstrate,
     demonstrate_configured,
     demonstrate_parallel,
 )
+from openmanus_rl.agent.mistakes import ErringExpert
 from openmanus_rl.agent.openmanus_agent import AgentSettings, Episode, OpenManusAgent
 from openmanus_rl.agent.prompts import ChatTokens, TextChat, load_template
 from openmanus_rl.config.running import AlfworldOptions, EnvConfig

@@ -11,9 +11,9 @@ from openmanus_rl.trainer.base_model import make_base_model
 from openmanus_rl.trainer.run import train
 
 SMALL = (
-    "env.env_name=bandit", "env.options.hint=likeness", "env.max_steps=3", "data.max_prompt_length=300",
-    "data.max_response_length=4", "actor_rollout_ref.actor.optim.lr=1e-3", "warm_start.episodes=200",
-    "warm_start.steps=15", "warm_start.tokens_per_step=1024", "trainer.total_epochs=12", "trainer.test_freq=-1",
+    "env.env_name=bandit", "env.options.hint=likeness", "env.max_steps=4", "data.max_prompt_length=300",
+    "data.max_response_length=4", "warm_start.episodes=200",
+    "warm_start.steps=17", "warm_start.tokens_per_step=1024", "trainer.total_epochs=10", "trainer.test_freq=-1",
     "trainer.save_freq=-1", "actor_rollout_ref.rollout.n_threads=1", "trainer.keep_trajectories=0",
 )  # fmt: skip
 FORMS = {
@@ -38,6 +38,5 @@ def test_success_rises(form: str, base: Path, tmp_path: Path) -> None:
     run = train(load_config("default", None, (*SMALL, *FORMS[form], *own)))
     lines = [orjson.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
     success = [line["success"] for line in lines if "success" in line]
-    print(form, [round(value, 2) for value in success])
-    assert sum(success[:2]) / 2 < 0.2
-    assert sum(success[-2:]) / 2 > 0.35
+    assert success[0] < 0.4
+    assert sum(success[-3:]) / 3 > 0.55
