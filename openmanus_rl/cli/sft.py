@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from openmanus_rl.trainer.sft import SftSettings
 
 SMALL_MODEL = 50_000_000
-SMALL_LR, LARGE_LR = 1e-3, 1e-5
+NEW_LR, SMALL_LR, LARGE_LR = 6e-3, 1e-3, 1e-5
 NEW_OBSERVATION_WEIGHT = 0.1
 LONGEST = 4608
 
@@ -47,7 +47,11 @@ def sft(
     processes: Annotated[int, typer.Option(min=1, help="Processes in which the expert plays.")] = 1,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps, at most.")] = 300,
     lr: Annotated[
-        float | None, typer.Option(min=0.0, help="Highest learning rate. Default: 1e-3; 1e-5 from 50 M weights on.")
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Highest learning rate. Default: 6e-3 of a new model (by Muon), else 1e-3; 1e-5 from 50 M weights on.",
+        ),
     ] = None,
     tokens_per_step: Annotated[int, typer.Option(min=1, help="About so many tokens in a step.")] = 8192,
     max_tokens: Annotated[
@@ -218,12 +222,15 @@ def _settings(
     from openmanus_rl.config.models import INIT_PREFIX
     from openmanus_rl.trainer.sft import SftSettings
 
+    new = model.startswith(INIT_PREFIX)
     small = sum(weight.numel() for weight in learner.parameters()) < SMALL_MODEL
     if observation_weight is None:
-        observation_weight = NEW_OBSERVATION_WEIGHT if model.startswith(INIT_PREFIX) else 0.0
+        observation_weight = NEW_OBSERVATION_WEIGHT if new else 0.0
+    if lr is None:
+        lr = NEW_LR if new else SMALL_LR if small else LARGE_LR
     return SftSettings(
         steps=steps, tokens_per_step=tokens_per_step, micro_batch_tokens=min(tokens_per_step, 8192),
-        lr=(SMALL_LR if small else LARGE_LR) if lr is None else lr, warmup_steps=min(20, max(1, steps // 10)),
+        optimizer="muon" if new else "adamw", lr=lr, warmup_steps=min(20, max(1, steps // 10)),
         observation_weight=observation_weight, validate_every=max(1, steps // 10), patience=patience, seed=seed,
     )  # fmt: skip
 

@@ -85,7 +85,7 @@ def _actor_memory(config: Config, shape: ModelShape) -> dict[str, int]:
     parts = {
         "weights (float32)": (shape.parameters + adapters) * 4 // ranks,
         "gradients": trained * 4 // ranks,
-        "optimizer (AdamW)": trained * 8 // ranks,
+        "optimizer": trained * 8 // ranks,
         "activations (approx.)": _activations(config, shape),
         "logits": logits,
     }
@@ -101,7 +101,7 @@ def _critic_memory(config: Config, shape: ModelShape) -> dict[str, int]:
     return {
         "weights (float32)": parameters * 4 // ranks,
         "gradients": parameters * 4 // ranks,
-        "optimizer (AdamW)": parameters * 8 // ranks,
+        "optimizer": parameters * 8 // ranks,
         "activations (approx.)": _activations(config, shape),
     }
 

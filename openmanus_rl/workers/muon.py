@@ -1,7 +1,7 @@
 """Muon (Jordan et al. 2024): momentum whose singular values are all set to about one, for the matrices inside a model.
 
-A model from scratch needs about half as many tokens as with AdamW. torch's own Muon computes in bfloat16 only, which
-some CPUs announce and then die of; in float32 the cost is the same here, and the result does not depend on the machine.
+A model from scratch learns from fewer tokens than with AdamW. torch's own Muon computes in bfloat16 only, which some
+CPUs announce and then die of; the matrices here are small, so float32 costs nothing that matters.
 """
 
 from __future__ import annotations

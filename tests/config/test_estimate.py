@@ -74,7 +74,7 @@ def test_memory_worked_out_by_hand() -> None:
     actor = result.memory["each actor worker"]
     assert actor["weights (float32)"] == 1_543_714_304
     assert actor["gradients"] == 1_543_714_304
-    assert actor["optimizer (AdamW)"] == 2 * 1_543_714_304
+    assert actor["optimizer"] == 2 * 1_543_714_304
     assert actor["reference weights"] == 1_543_714_304 // 2
     assert actor["logits"] == 2 * 1024 * 151_936 * 4
     # Two engines of two GPUs; 128 episodes of 2560 tokens, 28 layers, 2 KV heads of 128, keys and values, bfloat16.
