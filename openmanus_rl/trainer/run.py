@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,11 @@ from openmanus_rl.workers.lora import require_peft
 from openmanus_rl.workers.model import load_model, load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from openmanus_rl.config.schema import Config
+    from openmanus_rl.environments.base import Split
 
 
 @dataclass(slots=True)
@@ -95,16 +96,16 @@ def _train(
     group = LocalWorkerGroup(config, model, tokenizer, _threads(directory))
     _remember_threads(directory, group)
     run = Run(config, directory, journal, group)
-    trainer = _trainer(config, group, run)
-    try:
+    with ExitStack() as parts:
+        parts.callback(group.close)
+        env = parts.enter_context(closing(make_configured_env(config.env, config.trainer.seed)))
+        trainer = _trainer(config, group, run, env.tasks)
+        parts.callback(trainer.agent.close)
         if state is not None and resumed is not None:
             _restore(run, trainer, step, state, resumed)
         journal.begin(trainer.step)
         with _interruptible(run):
             trainer.fit()
-    finally:
-        trainer.agent.close()
-        group.close()
     return run, trainer.step
 
 
@@ -147,13 +148,14 @@ def _base(config: Config, directory: Path, journal: Journal) -> tuple[Any, Any]:
     return load_model(str(folder)), load_tokenizer(str(folder))
 
 
-def _trainer(config: Config, group: LocalWorkerGroup, run: Run) -> RayPPOTrainer:
-    env = make_configured_env(config.env, config.trainer.seed)
+def _trainer(
+    config: Config, group: LocalWorkerGroup, run: Run, tasks: Callable[[Split], Sequence[str]]
+) -> RayPPOTrainer:
     room = config.data.max_prompt_length
     agent = make_agent(config.env, group.engine, group.tokenizer, room, config.trainer.seed)
     composer = RewardComposer.from_specs([part.model_dump() for part in config.reward.components])
     run.trainer = RayPPOTrainer(
-        config, group, agent, composer, env.tasks, run.journal.step, run.save, run.journal.keep,
+        config, group, agent, composer, tasks, run.journal.step, run.save, run.journal.keep,
         run.journal.display.progress, should_stop=lambda: run.stopping,
     )  # fmt: skip
     return run.trainer
