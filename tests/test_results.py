@@ -1,7 +1,6 @@
 """docs/results.md says what the kept numbers say, and nothing else."""
 
 import json
-from pathlib import Path
 
 import pytest
 
