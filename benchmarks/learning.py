@@ -4,8 +4,8 @@ python -m benchmarks.learning default                   every run of a study, on
 python -m benchmarks.learning default --only gigpo/0    one of them
 python -m benchmarks.learning --write                   docs/results.md from the numbers kept so far
 
-Runs are kept in runs/learning. One that has finished is not repeated; one that was interrupted starts anew, so that its
-minutes are those of a whole run.
+Runs are kept in runs/learning. One that has finished with these settings is not repeated; one that was interrupted
+starts anew, so that its minutes are those of a whole run.
 """
 
 import argparse
@@ -20,6 +20,8 @@ from typing import Any
 
 from benchmarks.harness import machine
 from benchmarks.results_page import page
+from openmanus_rl.config.load import load_config
+from openmanus_rl.config.resolved import to_yaml
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "learning"
@@ -80,18 +82,20 @@ def _study(name: str, only: str | None, runs: Path) -> None:
 def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directory: Path) -> dict[str, Any]:
     """Train and evaluate once."""
     words = ["train", "--recipe", study.recipe, *overrides, f"trainer.seed={seed}"]
-    finished = directory / "minutes.txt"
-    if not finished.is_file():
+    settings = to_yaml(load_config(study.recipe, None, [*overrides, f"trainer.seed={seed}"]))
+    finished = directory / "finished.json"
+    if not finished.is_file() or json.loads(finished.read_text())["settings"] != settings:
         start = time.monotonic()
         _call(*words, f"trainer.default_local_dir={directory}", "trainer.resume_mode=disable")
-        finished.write_text(str((time.monotonic() - start) / 60))
+        minutes = (time.monotonic() - start) / 60
+        finished.write_text(json.dumps({"minutes": minutes, "settings": settings}))
     before = _evaluate(study, str(directory / "base"), "--config", str(directory / "config.yaml"))
     after = _evaluate(study, str(directory))
     return {
         "form": form,
         "seed": seed,
         "command": " ".join(["openmanus-rl", *words]),
-        "minutes": round(float(finished.read_text()), 1),
+        "minutes": round(json.loads(finished.read_text())["minutes"], 1),
         "before": before["splits"],
         "after": after["splits"],
         "best_step": after["checkpoint_step"],

@@ -118,7 +118,7 @@ def demonstrate(
     """The expert's episodes of these tasks, in order; only those it won, unless `keep_lost`.
 
     With `mistakes` it errs so often, in episodes up to twice as long, and is seen to recover. If it wins, those turns
-    are left out of the trajectory: what was written there is a part of the next turn's prompt, and is not learned.
+    are left out of the trajectory: what was written there is a part of the next turn's prompt, and no action.
 
     An episode in which the environment or its expert fails is left out; `counts` has them all. Log-probs are zero: the
     expert is sure of what it does. With a `TextChat` there are no token ids.

@@ -102,18 +102,21 @@ def _context(config: Config) -> Iterator[Problem]:
 def _schedule(config: Config) -> Iterator[Problem]:
     steps = config.trainer.total_training_steps
     assert steps is not None
-    sections = [("actor_rollout_ref.actor", config.actor_rollout_ref.actor.optim.lr_warmup_steps)]
-    if config.critic is not None:
-        sections.append(("critic", config.critic.optim.lr_warmup_steps))
-    for section, warmup in sections:
-        if warmup > steps:
+    actor, critic = config.actor_rollout_ref.actor, config.critic
+    sections = [("actor_rollout_ref.actor", actor.optim.lr_warmup_steps, actor.ppo_mini_batch_size, actor.ppo_epochs)]
+    if critic is not None:
+        sections.append(("critic", critic.optim.lr_warmup_steps, critic.ppo_mini_batch_size, critic.ppo_epochs or 1))
+    for section, warmup, tasks, epochs in sections:
+        updates = epochs * max(1, config.data.train_batch_size // (tasks or config.data.train_batch_size))
+        if warmup > steps * updates:
             keys = (
                 f"{section}.optim.lr_warmup_steps",
                 "trainer.total_training_steps",
                 "trainer.total_epochs",
                 "trainer.steps_per_epoch",
             )
-            yield Problem(f"a warm-up of {warmup} steps is longer than the run of {steps}", keys)
+            run = f"{steps} steps" if updates == 1 else f"{steps} steps with {updates} updates each"
+            yield Problem(f"a warm-up of {warmup} updates is longer than the run of {run}", keys)
 
 
 def _saving(config: Config) -> Iterator[Problem]:

@@ -250,7 +250,7 @@ class WarmStart(Section):
     observation_weight: NonNegative = 0.1
     """Weight of the loss on observations' tokens, for a model that has never seen any text."""
     mistakes: UnitInterval = 0.0
-    """How often the expert errs: it is seen to recover, and its mistakes are not learned."""
+    """How often the expert errs, so that it is seen to recover. Mistakes count as observations, not as actions."""
 
 
 class CriticModel(Section):

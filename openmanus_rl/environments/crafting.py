@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from openmanus_rl.environments.base import NumberedEnv, Split, StepResult, belongs_to, check_between
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from openmanus_rl.environments.base import AnchorMode, Expert, Info
 
@@ -28,6 +28,7 @@ RAW_ITEMS = 8
 
 GET = re.compile(r"get ([1-9][0-9]{0,3}) ([a-z ]{1,40})")
 CRAFT = re.compile(r"craft ([1-9][0-9]{0,3}) ([a-z ]{1,40}) using ([0-9a-z, ]{1,200})")
+DONE = re.compile(r"(Got|Crafted) ([0-9]+) ([a-z ]+)")
 INGREDIENT = re.compile(r"([1-9][0-9]{0,3}) ([a-z ]{1,40})")
 
 
@@ -151,30 +152,36 @@ class CraftingEnv(NumberedEnv):
 
 
 class CraftingExpert:
-    """Adds up what the goal takes, gets the raw items, then crafts from the bottom up."""
+    """Keeps count of what it carries, gets the raw items that are still missing, then crafts from the bottom up."""
 
     def __init__(self) -> None:
-        self.plan: Iterator[str] | None = None
+        self.recipes: dict[str, Recipe] = {}
+        self.goal = ""
+        self.carried: Counter[str] = Counter()
 
     def act(self, observation: str, info: Info) -> str:
         """The next action."""
         del info
-        if self.plan is None:
-            self.plan = iter(_solve(observation))
-        return next(self.plan, "inventory")
+        if not self.goal:
+            commands = [read_command(line) for line in observation.splitlines()]
+            self.recipes = {recipe.item: recipe for recipe in commands if recipe}
+            self.goal = observation.rpartition("Goal: craft 1 ")[2].removesuffix(".")
+        self._count(observation)
+        missing = {item: n for item, n in _demand(self.recipes, self.goal, self.carried).items() if n > 0}
+        for item, number in missing.items():
+            if item not in self.recipes:
+                return f"get {number} {item}"
+        item, number = next(reversed(missing.items()))
+        return self.recipes[item].times(-(-number // self.recipes[item].makes)).command()
 
-
-def _solve(observation: str) -> list[str]:
-    """The actions that reach the goal of a first observation."""
-    commands = [read_command(line) for line in observation.splitlines()]
-    recipes = {recipe.item: recipe for recipe in commands if recipe}
-    goal = observation.rpartition("Goal: craft 1 ")[2].removesuffix(".")
-    needed = _demand(recipes, goal)
-    gets = [f"get {count} {item}" for item, count in needed.items() if item not in recipes]
-    crafted = [
-        recipes[item].times(-(-count // recipes[item].makes)) for item, count in needed.items() if item in recipes
-    ]
-    return gets + [recipe.command() for recipe in reversed(crafted)]
+    def _count(self, observation: str) -> None:
+        """What the last action has changed, whoever chose it."""
+        if not (done := DONE.fullmatch(observation)):
+            return
+        verb, number, item = done[1], int(done[2]), done[3]
+        self.carried[item] += number
+        if verb == "Crafted":
+            self.carried -= Counter(dict(self.recipes[item].times(number // self.recipes[item].makes).ingredients))
 
 
 def _in_order(recipes: Mapping[str, Recipe], item: str, order: dict[str, int]) -> dict[str, int]:
@@ -186,11 +193,15 @@ def _in_order(recipes: Mapping[str, Recipe], item: str, order: dict[str, int]) -
     return order
 
 
-def _demand(recipes: Mapping[str, Recipe], goal: str) -> dict[str, int]:
-    """How many of each item one goal takes in all, whole batches counted; each item comes before its ingredients."""
+def _demand(recipes: Mapping[str, Recipe], goal: str, carried: Mapping[str, int] | None = None) -> dict[str, int]:
+    """How many of each item one goal takes beyond what is carried; each item comes before its ingredients.
+
+    Whole batches are counted.
+    """
     total = dict(reversed(_in_order(recipes, goal, {}).items()))
     total[goal] = 1
     for item in total:
+        total[item] = max(0, total[item] - (carried or {}).get(item, 0))
         if item in recipes:
             batches = -(-total[item] // recipes[item].makes)
             for name, one in recipes[item].ingredients:

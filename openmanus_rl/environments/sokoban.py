@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from openmanus_rl.environments.base import NumberedEnv, Split, StepResult, belongs_to, check_between
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from openmanus_rl.data.json_values import Json
     from openmanus_rl.environments.base import AnchorMode, Expert, Info
 
@@ -106,16 +104,20 @@ class SokobanEnv(NumberedEnv):
 
 
 class SokobanExpert:
-    """Solves the first board with A*, then plays the solution."""
+    """Solves the board with A* and plays the solution; a board that it did not expect is solved anew."""
 
     def __init__(self) -> None:
-        self.plan: Iterator[str] | None = None
+        self.plan: list[str] = []
+        self.expected: Situation | None = None
 
     def act(self, observation: str, info: Info) -> str:
         """The next action."""
-        if self.plan is None:
-            self.plan = iter(solve(*read_board(observation)) or ())
-        return next(self.plan, str(info["admissible_actions"][0]))
+        room, now = read_board(observation)
+        if now != self.expected:
+            self.plan = solve(room, now) or []
+        action = self.plan.pop(0) if self.plan else str(info["admissible_actions"][0])
+        self.expected = moved(room, now, action)
+        return action
 
 
 def moved(room: Room, now: Situation, direction: str) -> Situation | None:

@@ -34,7 +34,7 @@ class Display(Protocol):
 
 
 class Silent:
-    """Shows nothing."""
+    """Shows nothing but what went wrong."""
 
     def begin(self, done: int, total: int, history: Sequence[dict[str, Any]]) -> None:
         """Nothing."""
@@ -43,7 +43,8 @@ class Silent:
         """Nothing."""
 
     def warn(self, text: str) -> None:
-        """Nothing."""
+        """On stderr."""
+        print(text, file=sys.stderr, flush=True)
 
     def progress(self, stage: str, done: int = 0, total: int = 0, note: str = "") -> None:
         """Nothing."""

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.agent.demonstrations import (
+    DemoCounts,
     choose_tasks,
     collect_texts,
     demonstrate_configured,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from openmanus_rl.agent.demonstrations import DemoCounts
     from openmanus_rl.config.running import EnvConfig
     from openmanus_rl.config.schema import Config
     from openmanus_rl.data.trajectory import Trajectory
@@ -40,10 +40,16 @@ def make_base_model(config: Config, folder: Path, display: Display) -> None:
     model, tokenizer = new_model(path, env_texts(config), config.trainer.seed, display.say)
     if warm.episodes:
         display.progress("demonstrations")
-        demonstrations = expert_episodes(config, ChatTokens(tokenizer), warm.episodes, mistakes=warm.mistakes)
+        counts = DemoCounts()
+        demonstrations = expert_episodes(
+            config, ChatTokens(tokenizer), warm.episodes, mistakes=warm.mistakes, counts=counts
+        )
         samples = [sample for trajectory in demonstrations for sample in assemble(trajectory)]
         tokens, seconds = sum(map(len, samples)), time.monotonic() - start
-        display.say(f"{warm.episodes} demonstrations: {tokens:,} tokens ({seconds:.0f} s)")
+        if not samples:
+            why = counts.first_error or "the expert won none of them"
+            raise ValueError(f"warm_start.episodes: nothing to learn from in {counts.played} episodes: {why}")
+        display.say(f"{counts.won:,} demonstrations: {tokens:,} tokens ({seconds:.0f} s)")
 
         def report(step: int, metrics: dict[str, float]) -> None:
             note = f"loss {metrics['loss']:.3f}  actions {metrics['action_loss']:.3f}"
@@ -51,7 +57,8 @@ def make_base_model(config: Config, folder: Path, display: Display) -> None:
 
         settings = SftSettings(
             steps=warm.steps, tokens_per_step=warm.tokens_per_step, optimizer=warm.optimizer, lr=warm.lr,
-            observation_weight=warm.observation_weight, seed=config.trainer.seed,
+            observation_weight=warm.observation_weight, warmup_steps=min(20, warm.steps),
+            seed=config.trainer.seed,
         )  # fmt: skip
         fine_tune(model, samples, settings, report=report)
         display.say(f"warm start took {time.monotonic() - start:.0f} s")

@@ -35,8 +35,10 @@ def _tell_end(config: Config, directory: Path, journal: Journal, step: int, stop
         print(f"best validation success {best['value']:.1%} at step {best['step']}: {model}")
         print(f"watch it play: {watch_command(config, model)}")
     if stopped and step < (config.trainer.total_training_steps or 0):
+        mode = config.trainer.resume_mode
+        command = "the same command" if mode == "auto" else "the same command with trainer.resume_mode=auto"
         onward = f"goes on from {saved}" if saved else "starts anew: nothing had been saved yet"
-        print(f"stopped after step {step}; the same command {onward}")
+        print(f"stopped after step {step}; {command} {onward}")
     else:
         print(f"metrics: {journal.metrics.path}")
     report = journal.report()

@@ -42,6 +42,7 @@ class Intake:
 
     read: int = 0
     cut: int = 0
+    held_out: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     first_problem: str = ""
 
@@ -53,6 +54,8 @@ class Intake:
 
     def lines(self) -> Iterator[str]:
         """What the user should know."""
+        if self.held_out:
+            yield f"warning: {self.held_out:,} of them play validation tasks, where eval will then find the model too good"
         if self.cut:
             yield f"{self.cut:,} longer than the limit: cut after the last answer that fits"
         for why, count in self.left_out.items():
@@ -120,6 +123,7 @@ def episodes_of(path: Path, chat: ChatTokens, env: EnvConfig, room: int, intake:
     """The won episodes of a file of trajectories; those without token ids are shown again as the config says."""
     checked = False
     for trajectory in read_trajectories(path):
+        intake.held_out += trajectory.won and trajectory.split.startswith("valid")
         if not trajectory.won:
             intake.read += 1
             intake.leave_out("not won", trajectory.traj_id)

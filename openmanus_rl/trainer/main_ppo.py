@@ -124,7 +124,7 @@ def run(config: Config, command: str = "") -> None:
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has a display of its own
     try:
         train_locally(config, command)
-    except (CheckpointError, RunInUseError, LogProbGapError, TooManyFailuresError, ValueError) as error:
+    except (CheckpointError, RunInUseError, LogProbGapError, TooManyFailuresError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(exits.FAILED) from error
 

@@ -42,6 +42,7 @@ class Run:
     group: LocalWorkerGroup
     trainer: RayPPOTrainer | None = None
     best: float = -1.0
+    best_step: int = 0
     saved: Path | None = None
     stopping: bool = field(default=False)
 
@@ -49,20 +50,27 @@ class Run:
         """Save a checkpoint if one is due or validation has never been better."""
         score = validation_score(metrics)
         better = score is not None and score > self.best
+        if better and score is not None and self.config.trainer.save_freq > 0:
+            self.best, self.best_step = score, step
         if (self.config.trainer.save_freq <= 0 and not self.stopping) or not (due or better):
             return
         assert self.trainer is not None
         self.journal.display.progress("save")
         state = {
             "workers": self.group.state_dict(),
-            "best": max(self.best, score if score is not None else -1.0),
+            "best": self.best,
+            "best_step": self.best_step,
             "kl_coefficient": self.trainer.kl_control.value,
         }
         self.saved = checkpoint.write_checkpoint(self.directory, step, state, self.group.export)
-        if better and score is not None:
-            self.best = score
-            checkpoint.note_best(self.directory, step, "validation success", score)
+        if better:
+            self.note_best()
         checkpoint.drop_old(self.directory, self.config.trainer.max_actor_ckpt_to_keep)
+
+    def note_best(self) -> None:
+        """Write down which checkpoint is the best so far, if any is."""
+        if self.best_step:
+            checkpoint.note_best(self.directory, self.best_step, "validation success", self.best)
 
 
 def train(config: Config, command: str = "") -> Path:
@@ -114,13 +122,14 @@ def _restore(run: Run, trainer: RayPPOTrainer, step: int, state: dict[str, Any],
     try:
         run.group.load_state_dict(state["workers"])
         trainer.kl_control.value = float(state["kl_coefficient"])
-        run.best = float(state["best"])
+        run.best, run.best_step = float(state["best"]), int(state["best_step"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise checkpoint.CheckpointError(
             f"{folder} does not fit this config ({type(error).__name__}: {str(error).splitlines()[0]}). Was the model, "
             "LoRA, the precision, the critic or the KL to the reference changed? "
             "Start anew with trainer.resume_mode=disable"
         ) from error
+    run.note_best()  # it may have been killed before it could
     run.group.publish_weights(step)
     trainer.step = step
     run.journal.display.say(f"going on after step {step}: {folder}")

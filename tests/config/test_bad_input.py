@@ -194,7 +194,7 @@ CASES = [
     Case(
         "warm-up longer than the run",
         ["trainer.total_epochs=10", "actor_rollout_ref.actor.optim.lr_warmup_steps=20"],
-        ["lr_warmup_steps: a warm-up of 20 steps is longer than the run of 10"],
+        ["lr_warmup_steps: a warm-up of 20 updates is longer than the run of 10 steps"],
     ),
     Case(
         "several workers in one process",
