@@ -55,7 +55,7 @@ class Intake:
     def lines(self) -> Iterator[str]:
         """What the user should know."""
         if self.held_out:
-            yield f"warning: {self.held_out:,} of them play validation tasks, where eval will then find the model too good"
+            yield f"warning: {self.held_out:,} of them play validation tasks, where eval will then flatter the model"
         if self.cut:
             yield f"{self.cut:,} longer than the limit: cut after the last answer that fits"
         for why, count in self.left_out.items():
