@@ -28,6 +28,8 @@ class ErringExpert:
 
     def act(self, observation: str, info: Info) -> str:
         """The expert's action, or a mistake; `erred` has one entry for each."""
+        if self.rate and self.erred and not info["action_valid"]:
+            self.erred[-1] = True  # after a mistake an expert may err itself
         right = self.expert.act(observation, info)
         erring = self.random.random() < self.rate
         admissible = info["admissible_actions"]

@@ -43,8 +43,9 @@ class Silent:
         """Nothing."""
 
     def warn(self, text: str) -> None:
-        """On stderr."""
-        print(text, file=sys.stderr, flush=True)
+        """On stderr, if anybody reads it."""
+        with suppress(OSError, ValueError):
+            print(text, file=sys.stderr, flush=True)
 
     def progress(self, stage: str, done: int = 0, total: int = 0, note: str = "") -> None:
         """Nothing."""

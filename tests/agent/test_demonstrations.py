@@ -130,19 +130,26 @@ def test_processes_change_nothing() -> None:
     assert counts == alone
 
 
-@pytest.mark.parametrize("name", ["alfworld/AlfredTWEnv", "grid", "crafting", "webshop"])
-def test_mistakes_are_seen_and_not_learned(name: str) -> None:
-    """Every learned action is the expert's; the mistakes stand in the prompts, and the episode is won all the same."""
+@pytest.mark.parametrize(
+    ("name", "won"),
+    [("alfworld/AlfredTWEnv", 0.7), ("grid", 0.7), ("crafting", 0.7), ("sokoban", 0.2), ("webshop", 0.2)],
+)
+def test_mistakes_are_seen_and_not_learned(name: str, won: float) -> None:
+    """Every learned action is the expert's; the mistakes stand in the prompts, and the episode is won all the same.
+
+    In Sokoban and in a shop many mistakes cannot be made good: those episodes are left out.
+    """
     options = {"alfworld": AlfworldOptions(source="generated", size="micro")} if "alfworld" in name else {}
     env = EnvConfig(env_name=name, prompt_template="default", response_grammar="bare", max_steps=40, **options)
     tasks = [f"train/{k}" for k in range(12)]
     clean = list(demonstrate_configured(env, tasks, CHAT, 60_000))
     erring = list(demonstrate_configured(env, tasks, CHAT, 60_000, mistakes=0.3))
-    assert len(erring) >= 0.7 * len(clean) > 0
+    assert len(erring) >= won * len(clean) > 0
     assert erring == list(demonstrate_configured(env, tasks, CHAT, 60_000, mistakes=0.3))
     left_out = 0
     for trajectory in erring:
-        assert all(turn.action_valid for turn in trajectory.turns)
+        if name != "crafting":  # where other counts than those listed are possible
+            assert all(turn.action_valid for turn in trajectory.turns)
         [sample] = assemble(trajectory)
         shown = tokenizer().decode(sample.token_ids).count("assistant\n")
         assert shown == tokenizer().decode(trajectory.turns[-1].prompt_ids).count("assistant\n")
@@ -160,8 +167,8 @@ def test_a_mistake_is_often_what_was_possible_before() -> None:
             return "wait"
 
     expert = ErringExpert(Waits(), 1.0, random.Random(0))
-    first: Any = {"admissible_actions": ("open door",)}
-    then: Any = {"admissible_actions": ("walk",)}
+    first: Any = {"admissible_actions": ("open door",), "action_valid": True}
+    then: Any = {"admissible_actions": ("walk",), "action_valid": True}
     assert expert.act("a door", first) == "open door"
     assert {expert.act("a room", then) for _ in range(30)} == {"open door", "wait", "walk"}
     assert expert.erred == [True] * 31

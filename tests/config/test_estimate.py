@@ -103,7 +103,8 @@ def test_lora_trains_only_its_adapters() -> None:
 
 
 def test_tokens_of_a_step() -> None:
-    small = ["data.train_batch_size=4", "env.rollout.n=2", "data.max_prompt_length=960", "data.max_response_length=64"]
+    small = ["data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "env.rollout.n=2",
+             "data.max_prompt_length=960", "data.max_response_length=64"]  # fmt: skip
     tokens = estimate(load_config("default", overrides=small)).tokens
     assert tokens["episodes a step"] == 8
     assert tokens["tokens trained a step, at most"] == 8 * 1024
