@@ -24,7 +24,7 @@ class GridEnv(NumberedEnv):
 
     name: ClassVar[str] = "grid"
 
-    def __init__(self, size: int = 5, anchor_mode: AnchorMode = "state", tasks_per_split: int = 1000) -> None:
+    def __init__(self, size: int = 4, anchor_mode: AnchorMode = "state", tasks_per_split: int = 1000) -> None:
         super().__init__(anchor_mode, tasks_per_split)
         check_between("size", size, 3, 50)
         self.size = size
