@@ -13,7 +13,7 @@ from openmanus_rl.trainer.run import train
 SMALL = (
     "env.env_name=bandit", "env.options.hint=likeness", "env.max_steps=4", "data.max_prompt_length=300",
     "data.max_response_length=4", "warm_start.episodes=200",
-    "warm_start.steps=17", "warm_start.tokens_per_step=1024", "trainer.total_epochs=10", "trainer.test_freq=-1",
+    "warm_start.steps=16", "warm_start.tokens_per_step=1024", "trainer.total_epochs=10", "trainer.test_freq=-1",
     "trainer.save_freq=-1", "actor_rollout_ref.rollout.n_threads=1", "trainer.keep_trajectories=0",
 )  # fmt: skip
 FORMS = {
@@ -38,5 +38,5 @@ def test_success_rises(form: str, base: Path, tmp_path: Path) -> None:
     run = train(load_config("default", None, (*SMALL, *FORMS[form], *own)))
     lines = [orjson.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
     success = [line["success"] for line in lines if "success" in line]
-    assert success[0] < 0.4
-    assert sum(success[-3:]) / 3 > 0.55
+    assert success[0] < 0.5
+    assert sum(success[-3:]) / 3 > 0.6
