@@ -25,7 +25,8 @@ BASE: dict[str, Any] = {
 
 # Key of the actor's section -> a value other than the one above, or than the default.
 ACTOR: list[tuple[str, Any]] = [
-    ("optim.lr", 2e-3), ("optim.weight_decay", 0.5), ("optim.betas", (0.5, 0.9)), ("optim.warmup_style", "constant"),
+    ("optim.name", "muon"), ("optim.lr", 2e-3), ("optim.weight_decay", 0.5), ("optim.betas", (0.5, 0.9)),
+    ("optim.warmup_style", "constant"),
     ("optim.warmup_style", "cosine"), ("optim.lr_warmup_steps", 0), ("optim.min_lr_ratio", 0.5), ("ppo_epochs", 2),
     ("grad_clip", 0.01), ("clip_ratio", 0.9), ("clip_ratio_low", 0.01), ("clip_ratio_high", 2.0), ("clip_ratio_c", 1.2),
     ("clip_ratio_c", None), ("policy_loss.loss_mode", "reinforce"), ("policy_loss.loss_mode", "gspo"),
@@ -41,7 +42,8 @@ ELSEWHERE = {
     "invalid_action_penalty_coef",
 }  # fmt: skip
 CRITIC: list[tuple[str, Any]] = [
-    ("optim.lr", 2e-3), ("optim.weight_decay", 0.5), ("optim.betas", (0.5, 0.9)), ("optim.warmup_style", "constant"),
+    ("optim.name", "muon"), ("optim.lr", 2e-3), ("optim.weight_decay", 0.5), ("optim.betas", (0.5, 0.9)),
+    ("optim.warmup_style", "constant"),
     ("optim.lr_warmup_steps", 0), ("optim.min_lr_ratio", 0.5), ("grad_clip", 0.01), ("cliprange_value", 0.5),
     ("cliprange_value", None),
 ]  # fmt: skip
