@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from openmanus_rl.data.rate import Rate
+from openmanus_rl.tracking.curve import sparkline
 
-SPARKS = "▁▂▃▄▅▆▇█"
 INTRODUCTION = """# Results
 
 What the recipes learn, measured. `python -m benchmarks.learning STUDY` repeats a study and writes this page.
@@ -48,7 +48,7 @@ def _row(run: dict[str, Any]) -> str:
     first = " / ".join("-" if point is None else str(point["step"]) for point in reached)
     cells = [
         run["form"], str(run["seed"]), _rate(run["before"]["valid_unseen"]), _rate(run["after"]["valid_unseen"]),
-        str(run["best_step"]), first, _sparks([point["success"] for point in run["curve"]]), f"{run['minutes']:.1f}",
+        str(run["best_step"]), first, _curve([point["success"] for point in run["curve"]]), f"{run['minutes']:.1f}",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
@@ -72,5 +72,5 @@ def _rate(summary: dict[str, Any]) -> str:
     return f"{rate.value:.1%} ({100 * low:.1f} to {100 * high:.1f})"
 
 
-def _sparks(values: Sequence[float]) -> str:
-    return "".join(SPARKS[min(len(SPARKS) - 1, int(value * len(SPARKS)))] for value in values)
+def _curve(values: Sequence[float]) -> str:
+    return sparkline(values, width=len(values), low=0.0, high=1.0)

@@ -33,7 +33,8 @@ class ErringExpert:
         right = self.expert.act(observation, info)
         erring = self.random.random() < self.rate
         admissible = info["admissible_actions"]
-        gone = [action for action in self.seen if action not in set(admissible)]
+        possible_now = set(admissible)
+        gone = [action for action in self.seen if action not in possible_now]
         self.seen |= dict.fromkeys((*admissible, right))
         possible = gone if gone and self.random.random() < 0.5 else list(admissible)
         self.erred.append(erring and bool(possible))

@@ -10,6 +10,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from openmanus_rl.config.learning import updates_per_step
 from openmanus_rl.config.models import INIT_PREFIX, INIT_SIZES, exists, is_hub_name, local_path, model_shape
 from openmanus_rl.config.problems import Problem, did_you_mean
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from openmanus_rl.config.learning import ActorConfig, CriticConfig
     from openmanus_rl.config.schema import Config
 
 GROUP_ESTIMATORS = ("grpo", "gigpo", "rloo")
@@ -102,15 +104,14 @@ def _context(config: Config) -> Iterator[Problem]:
 def _schedule(config: Config) -> Iterator[Problem]:
     steps = config.trainer.total_training_steps
     assert steps is not None
-    actor, critic = config.actor_rollout_ref.actor, config.critic
-    sections = [("actor_rollout_ref.actor", actor.optim.lr_warmup_steps, actor.ppo_mini_batch_size, actor.ppo_epochs)]
-    if critic is not None:
-        sections.append(("critic", critic.optim.lr_warmup_steps, critic.ppo_mini_batch_size, critic.ppo_epochs or 1))
-    for section, warmup, tasks, epochs in sections:
-        updates = epochs * max(1, config.data.train_batch_size // (tasks or config.data.train_batch_size))
+    sections: dict[str, ActorConfig | CriticConfig] = {"actor_rollout_ref.actor": config.actor_rollout_ref.actor}
+    if config.critic is not None:
+        sections["critic"] = config.critic
+    for name, section in sections.items():
+        warmup, updates = section.optim.lr_warmup_steps, updates_per_step(section, config.data.train_batch_size)
         if warmup > steps * updates:
             keys = (
-                f"{section}.optim.lr_warmup_steps",
+                f"{name}.optim.lr_warmup_steps",
                 "trainer.total_training_steps",
                 "trainer.total_epochs",
                 "trainer.steps_per_epoch",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from openmanus_rl.config.learning import updates_per_step
 from openmanus_rl.config.models import ModelShape, model_shape
 
 if TYPE_CHECKING:
@@ -157,13 +158,12 @@ def _tokens(config: Config) -> dict[str, int]:
     generated = turns * data.max_response_length
     if env.context == "full_history":
         generated = min(generated, episodes * context)
-    mini_batches = data.train_batch_size // (config.actor_rollout_ref.actor.ppo_mini_batch_size or 1)
     return {
         "episodes a step": episodes,
         "turns a step, at most": turns,
         "tokens written a step, at most": generated,
         "tokens trained a step, at most": samples * context,
-        "actor updates a step": mini_batches * config.actor_rollout_ref.actor.ppo_epochs,
+        "actor updates a step": updates_per_step(config.actor_rollout_ref.actor, data.train_batch_size),
         "training steps": config.trainer.total_training_steps or 0,
     }
 

@@ -270,3 +270,8 @@ class CriticConfig(Section):
     grad_clip: Positive = 1.0
     cliprange_value: Positive | None = 0.5
     """How far a new value may move from the old one before its gradient stops; null is plain squared error."""
+
+
+def updates_per_step(section: ActorConfig | CriticConfig, tasks: int) -> int:
+    """Optimizer steps of a training step on so many tasks: `ppo_epochs` for each mini-batch."""
+    return (section.ppo_epochs or 1) * -(-tasks // (section.ppo_mini_batch_size or tasks))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-REFRESH_PER_SECOND = 1  # drawing takes some 10 ms of the interpreter, which collecting needs
+REFRESH_PER_SECOND = 1  # drawing takes time of the interpreter, which collecting needs
 # Metric, label, form, limits of its sparkline.
 CURVES: tuple[tuple[str, str, str, float | None, float | None], ...] = (
     ("success", "success", "{:.0%}", 0.0, 1.0),

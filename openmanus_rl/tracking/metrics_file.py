@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from openmanus_rl.data.durable import write_whole
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
@@ -23,9 +25,7 @@ class MetricsFile:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = b"" if resume_after is None else b"".join(_lines_up_to(path, resume_after))
-        aside = path.with_name(f".{path.name}")
-        aside.write_bytes(kept)
-        aside.replace(path)
+        write_whole(path, kept)
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         """Add a line; it is on disk when this returns."""

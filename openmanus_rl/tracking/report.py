@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from openmanus_rl import __version__
 from openmanus_rl.config.changes import changed_keys
-from openmanus_rl.data.durable import sync
+from openmanus_rl.data.durable import write_whole
 from openmanus_rl.tracking import history
 from openmanus_rl.tracking.charts import Series, line_chart
 from openmanus_rl.tracking.episodes import chosen_episodes
@@ -50,10 +50,7 @@ STYLES = ("a", "b", "c")
 def write_report(config: Config, directory: Path, command: str = "") -> Path:
     """Write the page, whole or not at all."""
     path = directory / "report.html"
-    aside = path.with_name(f".{path.name}")
-    aside.write_text(render(config, directory, command), encoding="utf-8")
-    sync(aside)
-    aside.replace(path)
+    write_whole(path, render(config, directory, command).encode())
     return path
 
 

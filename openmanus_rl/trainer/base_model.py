@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from openmanus_rl.config.running import EnvConfig
     from openmanus_rl.config.schema import Config
     from openmanus_rl.data.trajectory import Trajectory
     from openmanus_rl.tracking.display import Display
@@ -57,8 +56,7 @@ def make_base_model(config: Config, folder: Path, display: Display) -> None:
 
         settings = SftSettings(
             steps=warm.steps, tokens_per_step=warm.tokens_per_step, optimizer=warm.optimizer, lr=warm.lr,
-            observation_weight=warm.observation_weight, warmup_steps=min(20, warm.steps),
-            seed=config.trainer.seed,
+            observation_weight=warm.observation_weight, seed=config.trainer.seed,
         )  # fmt: skip
         fine_tune(model, samples, settings, report=report)
         display.say(f"warm start took {time.monotonic() - start:.0f} s")
@@ -75,28 +73,26 @@ def new_model(path: str, texts: Iterable[str], seed: int, say: Callable[[str], N
 
 def env_texts(config: Config) -> list[str]:
     """What is said in training episodes, for a tokenizer."""
-    return collect_texts(_own_games(config), TEXT_EPISODES, config.trainer.seed)
+    return collect_texts(config.env, TEXT_EPISODES, config.trainer.seed)
 
 
 def expert_episodes(
     config: Config, chat: ChatTokens, episodes: int, processes: int = 1, mistakes: float = 0.0,
     counts: DemoCounts | None = None,
 ) -> Iterator[Trajectory]:  # fmt: skip
-    """What the environment's expert does in so many training tasks; only episodes that it won."""
-    section, seed = _own_games(config), config.trainer.seed
-    env = make_configured_env(section, seed)
+    """What the environment's expert does in so many training tasks; only episodes that it won.
+
+    The games are those of `env.seed`, the run's own: another seed's might hold a validation game of this one.
+    """
+    seed = config.trainer.seed
+    env = make_configured_env(config.env, seed)
     try:
         tasks = choose_tasks(env.tasks("train"), episodes, seed)
     finally:
         env.close()
     room = config.data.max_prompt_length
     if processes > 1:
-        return demonstrate_parallel(section, tasks, chat, room, mistakes=mistakes, counts=counts, processes=processes)
-    return demonstrate_configured(section, tasks, chat, room, mistakes=mistakes, counts=counts)
-
-
-def _own_games(config: Config) -> EnvConfig:
-    """The run's own games, and no others: those of another seed might hold a validation game of this one."""
-    if config.env.seed is not None:
-        return config.env
-    return config.env.model_copy(update={"seed": config.trainer.seed})
+        return demonstrate_parallel(
+            config.env, tasks, chat, room, mistakes=mistakes, counts=counts, processes=processes
+        )
+    return demonstrate_configured(config.env, tasks, chat, room, mistakes=mistakes, counts=counts)

@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from openmanus_rl.data.durable import sync
+from openmanus_rl.data.durable import sync, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,11 +116,7 @@ def step_of(folder: Path) -> int:
 
 def note_best(run_dir: Path, step: int, metric: str, value: float) -> None:
     """Remember a checkpoint as the best so far."""
-    aside = run_dir / ".best.json"
-    aside.write_bytes(orjson.dumps({"step": step, "metric": metric, "value": value}))
-    sync(aside)
-    aside.rename(run_dir / "best.json")
-    sync(run_dir)
+    write_whole(run_dir / "best.json", orjson.dumps({"step": step, "metric": metric, "value": value}))
 
 
 def best_of(run_dir: Path) -> dict[str, Any] | None:

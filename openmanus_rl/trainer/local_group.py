@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from openmanus_rl.config.learning import updates_per_step
 from openmanus_rl.config.models import INIT_PREFIX
 from openmanus_rl.rollout.local_engine import LocalEngine
 from openmanus_rl.workers.actor import ActorRolloutRefWorker
@@ -46,7 +47,7 @@ class LocalWorkerGroup:
             rollout.max_num_seqs,
             n_threads=rollout.n_threads or n_threads,
         )
-        updates = steps * actor.ppo_epochs * -(-config.data.train_batch_size // self.mini_batch)
+        updates = steps * updates_per_step(actor, config.data.train_batch_size)
         needs_reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
         self.actor = ActorRolloutRefWorker(
             model, section, max_tokens, updates, needs_reference, self.engine, lora
@@ -59,8 +60,7 @@ class LocalWorkerGroup:
         own = critic.model.path not in (None, section.model.path)
         network = load_model(str(critic.model.path)) if own else copy.deepcopy(model)
         epochs = critic.ppo_epochs or section.actor.ppo_epochs
-        portion = critic.ppo_mini_batch_size or self.mini_batch
-        updates = steps * epochs * -(-self.config.data.train_batch_size // portion)
+        updates = steps * updates_per_step(critic, self.config.data.train_batch_size)
         return CriticWorker(
             network, critic, epochs, max_tokens, updates, section.model.dtype or "float32",
             section.model.enable_gradient_checkpointing,

@@ -48,13 +48,14 @@ class Run:
 
     def save(self, step: int, metrics: dict[str, float], due: bool) -> None:
         """Save a checkpoint if one is due or validation has never been better."""
-        score = validation_score(metrics)
-        better = score is not None and score > self.best
-        if better and score is not None and self.config.trainer.save_freq > 0:
-            self.best, self.best_step = score, step
+        found = validation_score(metrics)
+        score = -1.0 if found is None else found
+        better = score > self.best
         if (self.config.trainer.save_freq <= 0 and not self.stopping) or not (due or better):
             return
         assert self.trainer is not None
+        if better:
+            self.best, self.best_step = score, step
         self.journal.display.progress("save")
         state = {
             "workers": self.group.state_dict(),

@@ -62,7 +62,7 @@ def fine_tune(
     prepare(model)
     optim = Optim(
         name=settings.optimizer, lr=settings.lr, weight_decay=settings.weight_decay, warmup_style="cosine",
-        lr_warmup_steps=settings.warmup_steps, min_lr_ratio=settings.min_lr_ratio,
+        lr_warmup_steps=min(settings.warmup_steps, settings.steps), min_lr_ratio=settings.min_lr_ratio,
     )  # fmt: skip
     optimizer = Optimizer(model, optim, settings.steps, settings.grad_clip)
     metrics: dict[str, float] = {}

@@ -184,9 +184,9 @@ def compute_advantages(batch: Batch, algorithm: AlgorithmConfig) -> Batch:
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """What happened in the episodes of a step."""
-    played = [t for t in trajectories if not t.stop_reason.is_failure]
     if not trajectories:
         return {}
+    played = [t for t in trajectories if not t.stop_reason.is_failure]
     metrics = {
         f"stop/{reason}": sum(t.stop_reason is reason for t in trajectories) / len(trajectories)
         for reason in StopReason
