@@ -10,6 +10,7 @@ starts anew, so that its minutes are those of a whole run.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -96,6 +97,7 @@ def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directo
         "seed": seed,
         "command": " ".join(["openmanus-rl", *words]),
         "minutes": round(json.loads(finished.read_text())["minutes"], 1),
+        "cores": len(os.sched_getaffinity(0)),
         "before": before["splits"],
         "after": after["splits"],
         "best_step": after["checkpoint_step"],

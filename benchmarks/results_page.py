@@ -15,7 +15,8 @@ Success is on `valid_unseen`, tasks that neither the warm start nor the training
 stands its 95 % Wilson interval. "before" is the model that training starts from, "after" the checkpoint with the best
 validation, which is what a run reports and exports. "curve" is validation success over the steps, from 0 to 100 %.
 It is chosen on 100 tasks of each validation split, and some of these are among the tasks played here. Minutes are
-those of the whole training command, making the model, the warm start and validations included.
+those of the whole training command, making the model, the warm start and validations included, on
+the cores of the last column; other work may have shared them.
 """
 
 
@@ -26,8 +27,8 @@ def page(studies: Sequence[dict[str, Any]]) -> str:
 
 def _study(study: dict[str, Any]) -> str:
     lines = [f"## Recipe `{study['recipe']}`", "", f"Machine: {study['machine']}.", ""]
-    lines += ["| | seed | before | after | best step | first 50 / 80 / 90 % at step | curve | minutes |"]
-    lines += ["|---|---|---|---|---|---|---|---|"]
+    lines += ["| | seed | before | after | best step | first 50 / 80 / 90 % at step | curve | minutes | cores |"]
+    lines += ["|---|---|---|---|---|---|---|---|---|"]
     lines += [_row(run) for run in study["runs"]]
     lines += [
         "",
@@ -49,6 +50,7 @@ def _row(run: dict[str, Any]) -> str:
     cells = [
         run["form"], str(run["seed"]), _rate(run["before"]["valid_unseen"]), _rate(run["after"]["valid_unseen"]),
         str(run["best_step"]), first, _curve([point["success"] for point in run["curve"]]), f"{run['minutes']:.1f}",
+        str(run["cores"]),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
