@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from openmanus_rl.agent.context import Past
 
 _THINGS = re.compile(r"\b(?:an?|and) ")
 _TASK = re.compile(r"Your task is to: (.*?)\.?\s*$", re.DOTALL)
@@ -51,21 +57,51 @@ def _list(things: str) -> str:
     return " ".join(_THINGS.sub(" ", f" {things.replace(',', ' ')} ").split())
 
 
-def compact_webshop(observation: str) -> str:
+def compact_webshop(observation: str, history: Sequence[Past] = ()) -> str:
     """A page without its instruction, which a template repeats itself, and without what is on every page.
 
+    In small letters, as `click[...]` wants them, and prices in whole dollars. A page of results that was shown before
+    is only named: it is still to be read above.
+
     >>> compact_webshop("Instruction: [SEP] find a mug [SEP] Back to Search [SEP] Page 1 (Total results: 1) "
-    ...                 "[SEP] Next > [SEP] B01 [SEP] Clay Mug [SEP] $5.0")
-    'Page 1 | B01 | Clay Mug | $5.0'
+    ...                 "[SEP] Next > [SEP] B01 [SEP] Clay Mug [SEP] $5.2")
+    'page 1 | b01 | clay mug | $5'
     """
     parts = [part.strip() for part in observation.split("[SEP]")]
     if parts[:2] == ["WebShop", "Instruction:"]:
         return "start"
     if parts and parts[0] == "Instruction:":
         parts = parts[2:]
-    dropped = {"Back to Search", "Next >", "< Prev", "Rating: N.A.", "Description", "Features", "Reviews", "Buy Now"}
-    kept = [re.sub(r" \(Total results: \d+\)", "", part) for part in parts if part not in dropped]
-    return " | ".join(kept)
+    kept = [_without_count(part) for part in parts if part not in _ON_EVERY_PAGE]
+    if kept and _RESULTS.fullmatch(kept[0]) and any(past.observation == observation for past in history):
+        kept = kept[:1]
+    return _CENTS.sub("", " | ".join(kept)).lower()
+
+
+_ON_EVERY_PAGE = {"Back to Search", "Next >", "< Prev", "Rating: N.A.", "Description", "Features", "Reviews", "Buy Now"}
+_RESULTS = re.compile(r"Page \d+")
+_CENTS = re.compile(r"(?<=\d)\.\d{1,2}\b(?=$| \|)")
+
+
+def _without_count(part: str) -> str:
+    return re.sub(r" \(Total results: \d+\)", "", part)
+
+
+def compact_wish(instruction: str) -> str:
+    """The words of a WebShop instruction that say what is wanted, and the price limit.
+
+    >>> compact_wish("i am looking for a mug that is easy clean, and color: dark red, and price lower than 60.00 dollars")
+    'mug easy clean color dark red < 60'
+    """
+    text = re.sub(r",? and price lower than (\d+)(?:\.\d+)? dollars", r" < \1", instruction.lower())
+    words = re.sub(r"[,:;!?]|\.(?!\d)", " ", text).split()
+    return " ".join(word for word in words if word not in _POLITE)
+
+
+_POLITE = frozenset(
+    "i im i'm am me my you can could would please find get buy looking need want like prefer for a an the and that "
+    "which is it be to with some one should also has have old broke".split()
+)
 
 
 def compact_grid(observation: str) -> str:
@@ -94,4 +130,4 @@ def goal_of(observation: str) -> str:
     return found[1].strip() if found else ""
 
 
-FILTERS = {"compact_alfworld": compact_alfworld, "compact_webshop": compact_webshop, "compact_grid": compact_grid}
+FILTERS = {"compact_alfworld": compact_alfworld, "compact_webshop": compact_webshop, "compact_wish": compact_wish, "compact_grid": compact_grid}

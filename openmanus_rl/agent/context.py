@@ -107,7 +107,7 @@ class FullHistory:
     def prompt(self, now: Situation) -> NDArray[np.int32] | None:
         """The last prompt, the answer, and the new observation."""
         if self.messages:
-            user = self.template.render("turn", **now.values([]))
+            user = self.template.render("turn", **now.values(now.past))
             messages = [*self.messages, {"role": "user", "content": user}]
             ids = np.concatenate([self.ids, self.answer, self.chat.following(user, self.answer)])
         else:

@@ -67,6 +67,7 @@ def _llama(layers: int, width: int, heads: int, kv_heads: int, mlp: int, vocab: 
 # trained on the environment's own text.
 INIT_SIZES = {
     "nano": _qwen2(3, 128, 4, 2, 512, 2_048, tied=True),
+    "micro": _qwen2(3, 192, 3, 3, 576, 1_024, tied=True),
     "tiny": _qwen2(4, 256, 8, 4, 1_024, 2_048, tied=True),
     "small": _qwen2(8, 448, 8, 4, 1_280, 4_096, tied=True),
 }
