@@ -37,6 +37,9 @@ class Study:
     recipe: str
     forms: dict[str, tuple[str, ...]]
     episodes: int = 500
+    seeds: tuple[int, ...] = SEEDS
+    elsewhere: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """What the trained model is also played on: what it is called, and the words of `eval`."""
 
 
 STUDIES = {
@@ -48,6 +51,18 @@ STUDIES = {
             "ppo": ("algorithm.adv_estimator=gae", "algorithm.lam=0.95", "critic.optim.lr=1e-3"),
         },
     ),
+    "alfworld_tiny": Study(
+        "alfworld_tiny",
+        {"gigpo": ()},
+        seeds=(0,),
+        elsewhere=(
+            (
+                "the released games of valid_seen ($ALFWORLD_DATA), 50 steps",
+                ("--split", "valid_seen", "env.alfworld.source=dataset", "env.max_steps=50"),
+            ),
+        ),
+    ),
+    "webshop_tiny": Study("webshop_tiny", {"gigpo": ()}, seeds=(0,)),
 }
 
 
@@ -69,7 +84,7 @@ def _study(name: str, only: str | None, runs: Path) -> None:
     study, file = STUDIES[name], RESULTS / f"{name}.json"
     kept = json.loads(file.read_text()) if file.is_file() else {"study": name, "recipe": study.recipe, "runs": []}
     for form, overrides in study.forms.items():
-        for seed in SEEDS:
+        for seed in study.seeds:
             if only in (None, f"{form}/{seed}"):
                 row = _run(study, form, overrides, seed, runs / f"{name}-{form}-{seed}")
                 others = [run for run in kept["runs"] if (run["form"], run["seed"]) != (form, seed)]
@@ -100,6 +115,10 @@ def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directo
         "cores": len(os.sched_getaffinity(0)),
         "before": before["splits"],
         "after": after["splits"],
+        "elsewhere": {
+            name: next(iter(_evaluate(study, str(directory), *words)["splits"].values()))
+            for name, words in study.elsewhere
+        },
         "best_step": after["checkpoint_step"],
         "curve": after["convergence"]["validations"],
         "thresholds": after["convergence"]["thresholds"],

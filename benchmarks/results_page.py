@@ -34,11 +34,14 @@ def _study(study: dict[str, Any]) -> str:
         "",
         "Mean over the seeds, with the lowest and the highest:",
         "",
-        "| | before | after | after, seen tasks | steps an episode |",
+        "| | before | after | after, seen tasks | score after | steps an episode |",
     ]
-    lines += ["|---|---|---|---|---|"]
+    lines += ["|---|---|---|---|---|---|"]
     forms = list(dict.fromkeys(run["form"] for run in study["runs"]))
     lines += [_together(form, [run for run in study["runs"] if run["form"] == form]) for form in forms]
+    for name in dict.fromkeys(name for run in study["runs"] for name in run.get("elsewhere", {})):
+        lines += ["", f"The same models on {name}:", "", "| | seed | success | steps an episode |", "|---|---|---|---|"]
+        lines += [_elsewhere(run, run["elsewhere"][name]) for run in study["runs"] if name in run.get("elsewhere", {})]
     lines += ["", "Commands:", "", "```bash"]
     lines += [run["command"] for run in study["runs"]]
     return "\n".join([*lines, "```", ""])
@@ -60,7 +63,12 @@ def _together(form: str, runs: Sequence[dict[str, Any]]) -> str:
     steps = statistics.fmean(run["after"]["valid_unseen"]["steps"] for run in runs)
     columns = (("before", "valid_unseen"), ("after", "valid_unseen"), ("after", "valid_seen"))
     cells = [form, *(_over_seeds([run[when][split]["success"]["rate"] for run in runs]) for when, split in columns)]
-    return f"| {' | '.join([*cells, f'{steps:.1f}'])} |"
+    score = 100 * statistics.fmean(run["after"]["valid_unseen"]["score"] for run in runs)
+    return f"| {' | '.join([*cells, f'{score:.1f}', f'{steps:.1f}'])} |"
+
+
+def _elsewhere(run: dict[str, Any], summary: dict[str, Any]) -> str:
+    return f"| {run['form']} | {run['seed']} | {_rate(summary)} | {summary['steps']:.1f} |"
 
 
 def _over_seeds(rates: Sequence[float]) -> str:

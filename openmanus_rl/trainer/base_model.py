@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from openmanus_rl.tracking.display import Display
 
 TEXT_EPISODES = 300
+# From so many demonstrations on, starting a process for each core pays.
+WORTH_PROCESSES = 3000
 
 
 def make_base_model(config: Config, folder: Path, display: Display) -> None:
@@ -40,8 +43,9 @@ def make_base_model(config: Config, folder: Path, display: Display) -> None:
     if warm.episodes:
         display.progress("demonstrations")
         counts = DemoCounts()
+        processes = os.cpu_count() or 1 if warm.episodes >= WORTH_PROCESSES else 1
         demonstrations = expert_episodes(
-            config, ChatTokens(tokenizer), warm.episodes, mistakes=warm.mistakes, counts=counts
+            config, ChatTokens(tokenizer), warm.episodes, processes, mistakes=warm.mistakes, counts=counts
         )
         samples = [sample for trajectory in demonstrations for sample in assemble(trajectory)]
         tokens, seconds = sum(map(len, samples)), time.monotonic() - start

@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_bytes_and_leaves_the_callers_randomness_al
     assert [n for n, content in files(tmp_path / "a").items() if content != other[n]] == ["model.safetensors"]
 
 
-@pytest.mark.parametrize("size", ["nano", "tiny", "small"])
+@pytest.mark.parametrize("size", ["nano", "micro", "tiny", "small"])
 def test_the_shape_is_the_one_that_was_announced(size: str, tmp_path: Path) -> None:
     model, tokenizer = init_model(size, texts()[:500])
     assert model.num_parameters() == INIT_SIZES[size].parameters
@@ -115,7 +115,7 @@ def test_every_byte_is_a_token() -> None:
     assert smallest.decode(smallest.encode(HOSTILE)) == HOSTILE
     with pytest.raises(ValueError, match="at least 269 tokens"):
         init_model("nano", [], vocab_size=268)
-    with pytest.raises(ValueError, match="no size 'huge': there are nano, tiny, small"):
+    with pytest.raises(ValueError, match="no size 'huge': there are nano, micro, tiny, small"):
         init_model("huge", [])
 
 
