@@ -54,13 +54,9 @@ STUDIES = {
     "alfworld_tiny": Study(
         "alfworld_tiny",
         {"gigpo": ()},
+        episodes=200,
         seeds=(0,),
-        elsewhere=(
-            (
-                "the released games of valid_seen ($ALFWORLD_DATA), 50 steps",
-                ("--split", "valid_seen", "env.alfworld.source=dataset", "env.max_steps=50"),
-            ),
-        ),
+        elsewhere=(("the released games of valid_seen", ("--split", "valid_seen", "env.alfworld.source=dataset")),),
     ),
     "webshop_tiny": Study("webshop_tiny", {"gigpo": ()}, seeds=(0,)),
 }

@@ -60,8 +60,8 @@ def _list(things: str) -> str:
 def compact_webshop(observation: str, history: Sequence[Past] = ()) -> str:
     """A page without its instruction, which a template repeats itself, and without what is on every page.
 
-    In small letters, as `click[...]` wants them, and prices in whole dollars. A page of results that was shown before
-    is only named: it is still to be read above.
+    In small letters, as `click[...]` wants them, and prices in whole dollars. Results and products that were shown
+    before are only named: they are still to be read above.
 
     >>> compact_webshop("Instruction: [SEP] find a mug [SEP] Back to Search [SEP] Page 1 (Total results: 1) "
     ...                 "[SEP] Next > [SEP] B01 [SEP] Clay Mug [SEP] $5.2")
@@ -73,8 +73,11 @@ def compact_webshop(observation: str, history: Sequence[Past] = ()) -> str:
     if parts and parts[0] == "Instruction:":
         parts = parts[2:]
     kept = [_without_count(part) for part in parts if part not in _ON_EVERY_PAGE]
-    if kept and _RESULTS.fullmatch(kept[0]) and any(past.observation == observation for past in history):
-        kept = kept[:1]
+    if any(past.observation == observation for past in history):
+        if "Buy Now" in parts:
+            return "product"
+        if kept and _RESULTS.fullmatch(kept[0]):
+            kept = kept[:1]
     return _CENTS.sub("", " | ".join(kept)).lower()
 
 
@@ -100,7 +103,7 @@ def compact_wish(instruction: str) -> str:
 
 _POLITE = frozenset(
     "i im i'm am me my you can could would please find get buy looking need want like prefer for a an the and that "
-    "which is it be to with some one should also has have old broke".split()
+    "which is it be to with some one should also has have old broke of in on are as at by or this".split()
 )
 
 

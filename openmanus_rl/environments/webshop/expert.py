@@ -78,7 +78,8 @@ class WebshopExpert:
         self.cap = float(cap[1]) if cap else float("inf")
         self.instruction = _PRICE_CAP.sub("", self.instruction)
         self.wish = [term for term in dict.fromkeys(analyze(self.instruction)) if term not in _FILLER]
-        words = [word for word in re.findall(r"[\w'.-]+", self.instruction) if set(analyze(word)) - _FILLER]
+        said = (word.strip(".") for word in re.findall(r"[\w'.-]+", self.instruction))
+        words = [word for word in said if set(analyze(word)) - _FILLER]
         return f"search[{' '.join(words)[:300]}]"
 
     def _choose_hit(self, texts: list[str], clicks: list[str]) -> str:
