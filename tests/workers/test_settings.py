@@ -39,7 +39,7 @@ ACTOR: list[tuple[str, Any]] = [
 # Read by the worker group or in stages before the update; these tests are below, or in tests/trainer.
 ELSEWHERE = {
     "ppo_mini_batch_size", "ppo_max_token_len_per_gpu", "logits_chunk_tokens", "use_invalid_action_penalty",
-    "invalid_action_penalty_coef",
+    "invalid_action_penalty_coef", "fsdp_config.offload_policy",
 }  # fmt: skip
 CRITIC: list[tuple[str, Any]] = [
     ("optim.name", "muon"), ("optim.lr", 2e-3), ("optim.weight_decay", 0.5), ("optim.betas", (0.5, 0.9)),
