@@ -34,7 +34,7 @@ _EXTREMES: Extremes = {"ratio_max": max, "ratio_min": min}
 
 
 class ActorRolloutRefWorker:
-    """Trains the policy. `max_tokens` is the size of a packed micro-batch; `world` are the ranks that train it together.
+    """Trains the policy. `max_tokens` is the size of a packed micro-batch; the ranks of `world` train it together.
 
     The engine, if any, shares the weights. With `lora`, the adapters in the model, it samples from `lora.merged`, and
     the reference is the model with its adapters off.

@@ -19,6 +19,8 @@ from torch.distributed.tensor import DTensor
 from openmanus_rl.workers.world import World, merge
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
     from openmanus_rl.workers.world import Extremes
@@ -80,22 +82,27 @@ class FsdpWorld(World):
 
 
 def blocks_of(network: torch.nn.Module) -> list[torch.nn.Module]:
-    """The transformer blocks: the longest list of modules of one kind."""
-    lists = [module for module in network.modules() if isinstance(module, torch.nn.ModuleList) and len(module)]
-    if not lists:
+    """The transformer blocks: the longest list of modules."""
+    lists = [list(module) for module in network.modules() if isinstance(module, torch.nn.ModuleList)]
+    longest: list[torch.nn.Module] = max(lists, key=len, default=[])
+    if not longest:
         raise ValueError(f"{type(network).__name__} has no list of blocks to shard")
-    return list(max(lists, key=len))
+    return longest
 
 
-@torch.no_grad()
+def gathered(module: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every weight in full, by its first name, one after another. All ranks must ask; they all get it."""
+    for name, weight in module.named_parameters():
+        yield name, whole(weight)
+
+
 def whole_weights(module: torch.nn.Module) -> dict[str, Tensor]:
-    """Every weight in full, on the CPU, by its first name. All ranks must ask; they all get it."""
-    return {name: whole(weight).cpu() for name, weight in module.named_parameters()}
+    """All of them at once, on the CPU."""
+    return {name: weight.cpu() for name, weight in gathered(module)}
 
 
 def whole(tensor: Tensor) -> Tensor:
     """A tensor in full, wherever its shards are."""
     if not isinstance(tensor, DTensor):
         return tensor.detach()
-    full: Tensor = tensor.detach().full_tensor()
-    return full
+    return tensor.full_tensor().detach()

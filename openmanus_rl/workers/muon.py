@@ -49,7 +49,7 @@ def _move(matrix: torch.nn.Parameter, state: dict[str, Any], rate: float, weight
 
 
 def _orthogonalised_whole(matrix: torch.Tensor) -> torch.Tensor:
-    """The same for a sharded matrix: gathered, computed on every rank, and sharded again; its rows are not independent."""
+    """The same of a sharded matrix: gathered, computed by every rank, and sharded again."""
     if not hasattr(matrix, "full_tensor"):
         return orthogonalised(matrix)
     from torch.distributed.tensor import DTensor, Replicate

@@ -62,7 +62,10 @@ CASES = {
 
 def make_worker(case: Case, world: World) -> Any:
     fsdp = FsdpConfig(offload_policy=case.offload)
-    name, lr = ("muon" if case.optimizer == "muon" else "adamw"), {"sgd": 0.1, "muon": 3e-4, "adamw": 1e-4}[case.optimizer]
+    name, lr = (
+        ("muon" if case.optimizer == "muon" else "adamw"),
+        {"sgd": 0.1, "muon": 3e-4, "adamw": 1e-4}[case.optimizer],
+    )
     if case.worker == "actor":
         config = ActorRolloutRefConfig(
             model=ActorModel(enable_gradient_checkpointing=case.checkpointed, dtype=case.dtype),

@@ -1,0 +1,301 @@
+"""What runs in Ray's processes: a training rank, an engine, an environment worker."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from openmanus_rl.trainer.engine_host import EngineHost
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from openmanus_rl.agent.openmanus_agent import Episode, OpenManusAgent
+    from openmanus_rl.config.schema import Config
+    from openmanus_rl.data.batch import Batch
+    from openmanus_rl.data.trajectory import Trajectory
+    from openmanus_rl.rollout.engine import Completion, Request, SamplingParams
+
+T = TypeVar("T")
+
+
+class ServesClients:
+    """The calls of `RemoteEngine`, for any actor that holds an engine."""
+
+    host: EngineHost | None = None
+
+    def submit(self, client: str, requests: Sequence[Request]) -> None:
+        """See `EngineHost`."""
+        assert self.host is not None
+        self.host.submit(client, requests)
+
+    def take(self, client: str, seconds: float) -> list[Completion]:
+        """See `EngineHost`."""
+        assert self.host is not None
+        return self.host.take(client, seconds)
+
+    def release(self, client: str, sessions: Sequence[str]) -> None:
+        """See `EngineHost`."""
+        assert self.host is not None
+        self.host.release(client, sessions)
+
+    def cancel(self, client: str, request_ids: Sequence[str] | None = None) -> None:
+        """See `EngineHost`."""
+        assert self.host is not None
+        self.host.cancel(client, request_ids)
+
+    def forget(self) -> None:
+        """Empty the engine's cache."""
+        assert self.host is not None
+        self.host.do(self.host.engine.forget)
+
+    def pid(self) -> int:
+        """The process, for whoever wants to look at it."""
+        return os.getpid()
+
+
+def make_engine(config: Config, path: str, tokenizer: Any, device: str) -> tuple[Any, Any]:
+    """The engine that a config describes, and the model in it."""
+    from openmanus_rl.rollout.local_engine import LocalEngine
+    from openmanus_rl.workers.model import load_model
+
+    rollout = config.actor_rollout_ref.rollout
+    dtype = "float32" if device == "cpu" else config.actor_rollout_ref.model.dtype or "float32"
+    model = load_model(path, dtype, device)
+    for weight in model.parameters():
+        weight.requires_grad_(False)
+    engine = LocalEngine(
+        model,
+        tokenizer,
+        rollout.max_model_len,
+        rollout.kv_cache_gb,
+        rollout.max_num_seqs,
+        n_threads=rollout.n_threads or 1,
+    )
+    return engine, model
+
+
+class EngineWorker(ServesClients):
+    """An engine with a device of its own."""
+
+    def __init__(self, config: Config, path: str, tokenizer: Any, device: str) -> None:
+        engine, self.model = make_engine(config, path, tokenizer, device)
+        self.host = EngineHost(engine)
+
+    def load(self, weights: dict[str, Tensor], version: int) -> int:
+        """Take new weights over."""
+        from openmanus_rl.workers.networks import fill_weights
+
+        host = self.host
+        assert host is not None
+
+        def work() -> None:
+            fill_weights(self.model, weights.items())
+            host.engine.weights_changed(version)  # type: ignore[attr-defined]
+
+        host.do(work)
+        return version
+
+
+class TrainingRank(ServesClients):
+    """One of the ranks that train policy and critic; with `serves`, it also holds an engine, on the same device."""
+
+    def __init__(self, rank: int, config: Config, path: str, tokenizer: Any, device: str, serves: bool) -> None:
+        self.rank, self.config, self.path, self.tokenizer = rank, config, path, tokenizer
+        self.device, self.serves = device, serves
+
+    def address(self) -> str:
+        """Where the others find rank 0."""
+        from openmanus_rl.trainer.ray_cluster import import_ray
+
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = free.getsockname()[1]
+        return f"tcp://{import_ray().util.get_node_ip_address()}:{port}"
+
+    def build(self, address: str, size: int, seconds: float) -> None:
+        """Join the world and make the workers."""
+        from openmanus_rl.trainer.worker_group import make_actor, make_critic, mini_batch_sizes
+        from openmanus_rl.workers.fsdp import FsdpWorld
+        from openmanus_rl.workers.model import load_model
+
+        world = FsdpWorld(self.rank, size, address, seconds, self.device)
+        model = load_model(self.path, device=self.device)
+        self.critic = make_critic(self.config, model, world)
+        self.actor = make_actor(self.config, model, world=world)
+        self.mini_batches = mini_batch_sizes(self.config)
+        if self.serves:
+            engine, self.engine_model = make_engine(self.config, self.path, self.tokenizer, self.device)
+            self.host = EngineHost(engine)
+
+    # --- stages -----------------------------------------------------------------------------------------------
+
+    def compute_log_prob(self, batch: Batch, samples: list[int] | None) -> Tensor | None:
+        """All ranks compute; the first one tells."""
+        return self._first(self.actor.compute_log_prob(self._here(batch), samples))
+
+    def compute_ref_log_prob(self, batch: Batch) -> Tensor | None:
+        """The reference's."""
+        return self._first(self.actor.compute_ref_log_prob(self._here(batch)))
+
+    def compute_values(self, batch: Batch) -> Tensor | None:
+        """The critic's."""
+        assert self.critic is not None
+        return self._first(self.critic.compute_values(self._here(batch)))
+
+    def update_critic(self, batch: Batch, seed: tuple[int, ...]) -> dict[str, float] | None:
+        """Train the critic."""
+        from openmanus_rl.trainer.worker_group import critic_seed
+
+        assert self.critic is not None
+        rng = np.random.default_rng(critic_seed(seed))
+        return self._first(self.critic.update_critic(self._here(batch), self.mini_batches[1], rng))
+
+    def update_actor(
+        self, batch: Batch, seed: tuple[int, ...], rollout_logprobs: Tensor | None
+    ) -> dict[str, float] | None:
+        """Train the policy."""
+        from openmanus_rl.trainer.worker_group import actor_seed
+
+        rng = np.random.default_rng(actor_seed(seed))
+        if rollout_logprobs is not None:
+            rollout_logprobs = rollout_logprobs.to(self.device)
+        return self._first(self.actor.update_actor(self._here(batch), self.mini_batches[0], rng, rollout_logprobs))
+
+    def _here(self, batch: Batch) -> Batch:
+        return batch if self.device == "cpu" else batch.to(self.device)
+
+    def _first(self, answer: T) -> T | None:
+        return answer if self.rank == 0 else None
+
+    # --- weights ------------------------------------------------------------------------------------------------
+
+    def hand_over(self, version: int) -> None:
+        """Put the weights into the engine next door, one after another: never all of them in full at once."""
+        from openmanus_rl.workers.fsdp import gathered
+        from openmanus_rl.workers.networks import fill_weights
+
+        host = self.host
+        assert host is not None
+
+        def work() -> None:
+            fill_weights(self.engine_model, gathered(self.actor.model))
+            host.engine.weights_changed(version)  # type: ignore[attr-defined]
+
+        host.do(work)
+
+    def whole_weights(self) -> dict[str, Tensor] | None:
+        """The policy's weights in full; all ranks gather, the first one has them."""
+        from openmanus_rl.workers.fsdp import whole_weights
+
+        return self._first(whole_weights(self.actor.model))
+
+    def export(self, folder: Path) -> None:
+        """The policy as a Hugging Face model directory, written by the first rank."""
+        from openmanus_rl.workers.fsdp import whole_weights
+        from openmanus_rl.workers.model import save_model
+
+        weights = whole_weights(self.actor.model)
+        if self.rank == 0:
+            save_model(self.actor.model, folder, weights)
+            self.tokenizer.save_pretrained(folder)
+
+    def save(self, folder: Path) -> Any:
+        """Write this rank's shards; the first one tells what belongs to them."""
+        from openmanus_rl.trainer.sharded import save_shards
+
+        return self._first(save_shards(self._state(), folder))
+
+    def load(self, folder: Path, rest: Any) -> None:
+        """Go on from shards, however many ranks wrote them."""
+        from openmanus_rl.trainer.sharded import load_shards
+
+        for worker in (self.actor, self.critic):
+            if worker is not None:
+                worker.optimizer.prepare_state()
+        state = load_shards(self._state(), folder, rest)
+        self.actor.load_state_dict(state["actor"])
+        if self.critic is not None:
+            self.critic.load_state_dict(state["critic"])
+
+    def _state(self) -> dict[str, Any]:
+        critic = None if self.critic is None else self.critic.state_dict()
+        return {"actor": self.actor.state_dict(), "critic": critic}
+
+
+class EnvWorker:
+    """Plays episodes in its own environments, with engines that are elsewhere."""
+
+    def __init__(self, number: int, config: Config, tokenizer: Any) -> None:
+        self.number, self.config, self.tokenizer = number, config, tokenizer
+        self.agent: OpenManusAgent | None = None
+        self._news = threading.Condition()
+        self._play = -1
+        self._finished: list[Trajectory] = []
+        self._over = False
+        self._error: BaseException | None = None
+        self._lost: list[int] = []
+
+    def start(self, play: int, episodes: Sequence[Episode], sampling: SamplingParams, hosts: Sequence[Any]) -> None:
+        """Begin to play; `take` tells how far it is."""
+        with self._news:
+            self._play, self._over, self._error, self._finished, self._lost = play, False, None, [], []
+        threading.Thread(target=self._work, args=(list(episodes), sampling, hosts), daemon=True).start()
+
+    def take(self, play: int, seconds: float) -> tuple[list[Trajectory], list[int], bool]:
+        """What has been finished since it was last asked, the engines that died, and whether all is done.
+
+        Calls may overtake each other: a play that has not begun yet has nothing to tell.
+        """
+        with self._news:
+            self._news.wait_for(lambda: self._play == play and (self._finished or self._over), seconds)
+            if self._play != play:
+                return [], [], False
+            found, self._finished = self._finished, []
+            if self._error is not None and not found:
+                raise self._error
+            return found, list(self._lost), self._over and self._error is None
+
+    def _work(self, episodes: list[Episode], sampling: SamplingParams, hosts: Sequence[Any]) -> None:
+        error: BaseException | None = None
+        try:
+            self._make_agent(hosts).run_llm_loop(episodes, sampling, self._tell)
+        except BaseException as raised:  # noqa: BLE001 - raised where the result is asked for
+            error = raised
+        with self._news:
+            self._over, self._error = True, error
+            self._news.notify_all()
+
+    def _make_agent(self, hosts: Sequence[Any]) -> OpenManusAgent:
+        """An agent on these engines; it keeps the environments of the one before."""
+        from openmanus_rl.agent.configured import make_agent
+        from openmanus_rl.trainer.remote_engine import RemoteEngine
+
+        config, rollout = self.config, self.config.actor_rollout_ref.rollout
+        assert rollout.max_model_len is not None
+        engine = RemoteEngine(
+            f"worker {self.number} {os.getpid()} {self._play}", hosts, rollout.max_num_seqs * len(hosts),
+            rollout.max_model_len, config.trainer.stage_timeout,
+        )  # fmt: skip
+        self._lost = engine.lost
+        agent = make_agent(config.env, engine, self.tokenizer, config.data.max_prompt_length, config.trainer.seed)
+        if self.agent is not None:
+            agent.take_over(self.agent)
+        self.agent = agent
+        return agent
+
+    def _tell(self, trajectory: Trajectory) -> None:
+        with self._news:
+            self._finished.append(trajectory)
+            self._news.notify_all()
+
+    def pid(self) -> int:
+        """The process, for whoever wants to look at it."""
+        return os.getpid()
