@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from openmanus_rl.trainer.checkpoint import Saved
 
 SHARDS = "shards"
+# Starting a process and reading a model may take so long, even where stages are short.
+START_SECONDS = 300.0
 
 
 class RayWorkerGroup:
@@ -41,7 +43,8 @@ class RayWorkerGroup:
         self.n_engines = 0 if self.colocated else trainer.n_engines
         self.n_env_workers = trainer.n_env_workers or trainer.n_workers
         bundles = [self.demand] * (trainer.n_workers + self.n_engines) + [{"CPU": 1.0}] * self.n_env_workers
-        self.cluster = Cluster(trainer.ray_address, bundles, trainer.stage_timeout)
+        self.start_seconds = max(trainer.stage_timeout, START_SECONDS)
+        self.cluster = Cluster(trainer.ray_address, bundles, self.start_seconds)
         self.ray = self.cluster.ray
         # Sent once, not with every actor.
         self.shared = [self.ray.put(config), path, self.ray.put(tokenizer)]
@@ -55,16 +58,16 @@ class RayWorkerGroup:
     # --- actors -----------------------------------------------------------------------------------------------
 
     def _start_ranks(self) -> None:
-        seconds, size = self.config.trainer.stage_timeout, self.config.trainer.n_workers
-        clients = 4 + self.n_env_workers
+        size, clients = self.config.trainer.n_workers, 4 + self.n_env_workers
         self.ranks = [
             self.cluster.start(
                 TrainingRank, rank, self.demand, clients, rank, *self.shared, self.device, self.colocated
             )
             for rank in range(size)
         ]  # fmt: skip
-        address = self.cluster.gather("start", [self.ranks[0].address.remote()], seconds)[0]
-        self._all("build", "build", address, size, seconds)
+        address = self.cluster.gather("start", [self.ranks[0].address.remote()], self.start_seconds)[0]
+        calls = [rank.build.remote(address, size, self.config.trainer.stage_timeout) for rank in self.ranks]
+        self.cluster.gather("start", calls, self.start_seconds)
 
     def _start_engine(self, number: int) -> Any:
         place = self.config.trainer.n_workers + number
@@ -111,7 +114,7 @@ class RayWorkerGroup:
         self.engines[number] = self._start_engine(number)
         if self.weights is not None:
             call = self.engines[number].load.remote(*self.weights)
-            self.cluster.gather("publish", [call], self.config.trainer.stage_timeout, f"new engine for {number}:")
+            self.cluster.gather("publish", [call], self.start_seconds, f"new engine for {number}:")
 
     def replace_env_worker(self, number: int) -> None:
         """Start another one in its place."""
