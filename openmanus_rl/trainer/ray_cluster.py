@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 import warnings
 from importlib.util import find_spec
@@ -90,6 +91,7 @@ class Cluster:
     def _connect(self, address: str | None, bundles: Sequence[dict[str, float]]) -> None:
         settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "openmanus-rl"}
         if address is not None:
+            _check_reachable(address)
             settings["address"] = address
         else:
             settings |= {"num_cpus": max(1, round(_total(bundles)["CPU"])), "include_dashboard": False}
@@ -98,9 +100,7 @@ class Cluster:
                 warnings.simplefilter("ignore")
                 self.ray.init(**settings)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise ClusterError(
-                f"the Ray cluster trainer.ray_address={address} cannot be joined: {str(error).strip().splitlines()[0]}"
-            ) from error
+            raise ClusterError(f"Ray (trainer.ray_address={address}) cannot be used: {_line(error)}") from error
 
     def _check_room(self, bundles: Sequence[dict[str, float]]) -> None:
         there, wanted = self.ray.cluster_resources(), _total(bundles)
@@ -175,6 +175,20 @@ class Cluster:
         self.ray.util.remove_placement_group(self.group)
         if self.own:
             self.ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Whether anybody answers there; Ray itself would wait for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():  # `auto`
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10.0).close()
+    except OSError as error:
+        raise ClusterError(
+            f"the Ray cluster trainer.ray_address={address} cannot be joined: {error.strerror or error}. Is it started "
+            "(`ray start --head`), and is the port open?"
+        ) from error
 
 
 def _total(bundles: Sequence[dict[str, float]]) -> dict[str, float]:

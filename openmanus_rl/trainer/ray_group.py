@@ -41,7 +41,8 @@ class RayWorkerGroup:
         self.device = "cuda:0" if trainer.n_gpus_per_node else "cpu"  # the only one that Ray lets an actor see
         self.demand: dict[str, float] = {"CPU": 1.0, "GPU": 1.0} if trainer.n_gpus_per_node else {"CPU": 1.0}
         self.n_engines = 0 if self.colocated else trainer.n_engines
-        self.n_env_workers = trainer.n_env_workers or trainer.n_workers
+        assert trainer.n_env_workers is not None
+        self.n_env_workers = trainer.n_env_workers
         bundles = [self.demand] * (trainer.n_workers + self.n_engines) + [{"CPU": 1.0}] * self.n_env_workers
         self.start_seconds = max(trainer.stage_timeout, START_SECONDS)
         self.cluster = Cluster(trainer.ray_address, bundles, self.start_seconds)
@@ -192,10 +193,9 @@ class RayWorkerGroup:
             self._all("publish", "hand_over", version)
             return
         # The weights go from the first rank to the engines' nodes, not through this process.
-        calls = [rank.whole_weights.remote() for rank in self.ranks]
-        self.ray.wait(calls, num_returns=len(calls), timeout=self.config.trainer.stage_timeout, fetch_local=False)
-        self.cluster.gather("publish", calls[1:], self.config.trainer.stage_timeout)
-        self.weights = (calls[0], version)
+        calls = [rank.whole_weights.options(num_returns=2).remote() for rank in self.ranks]
+        self.cluster.gather("publish", [done for _, done in calls], self.config.trainer.stage_timeout)
+        self.weights = (calls[0][0], version)
         loads = [host.load.remote(*self.weights) for host in self.hosts]
         try:
             self.cluster.gather("publish", loads, self.config.trainer.stage_timeout, "engine")

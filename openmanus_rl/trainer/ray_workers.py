@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from openmanus_rl.config.schema import Config
     from openmanus_rl.data.batch import Batch
     from openmanus_rl.data.trajectory import Trajectory
-    from openmanus_rl.rollout.engine import Completion, Request, SamplingParams
+    from openmanus_rl.rollout.engine import Completion, Engine, Request, SamplingParams
 
 T = TypeVar("T")
 
@@ -52,8 +52,9 @@ class ServesClients:
         self.host.cancel(client, request_ids)
 
     def forget(self) -> None:
-        """Empty the engine's cache."""
+        """Empty the engine's cache; episodes follow."""
         assert self.host is not None
+        self.host.do(self.host.engine.wake)
         self.host.do(self.host.engine.forget)
 
     def pid(self) -> int:
@@ -61,8 +62,8 @@ class ServesClients:
         return os.getpid()
 
 
-def make_engine(config: Config, path: str, tokenizer: Any, device: str) -> tuple[Any, Any]:
-    """The engine that a config describes, and the model in it."""
+def make_engine(config: Config, path: str, tokenizer: Any, device: str) -> Engine:
+    """The engine that a config describes, with weights of its own."""
     from openmanus_rl.rollout.local_engine import LocalEngine
     from openmanus_rl.workers.model import load_model
 
@@ -71,7 +72,7 @@ def make_engine(config: Config, path: str, tokenizer: Any, device: str) -> tuple
     model = load_model(path, dtype, device)
     for weight in model.parameters():
         weight.requires_grad_(False)
-    engine = LocalEngine(
+    return LocalEngine(
         model,
         tokenizer,
         rollout.max_model_len,
@@ -79,28 +80,19 @@ def make_engine(config: Config, path: str, tokenizer: Any, device: str) -> tuple
         rollout.max_num_seqs,
         n_threads=rollout.n_threads or 1,
     )
-    return engine, model
 
 
 class EngineWorker(ServesClients):
     """An engine with a device of its own."""
 
     def __init__(self, config: Config, path: str, tokenizer: Any, device: str) -> None:
-        engine, self.model = make_engine(config, path, tokenizer, device)
-        self.host = EngineHost(engine)
+        self.host = EngineHost(make_engine(config, path, tokenizer, device))
 
     def load(self, weights: dict[str, Tensor], version: int) -> int:
         """Take new weights over."""
-        from openmanus_rl.workers.networks import fill_weights
-
         host = self.host
         assert host is not None
-
-        def work() -> None:
-            fill_weights(self.model, weights.items())
-            host.engine.weights_changed(version)  # type: ignore[attr-defined]
-
-        host.do(work)
+        host.do(lambda: host.engine.load_weights(weights.items(), version))
         return version
 
 
@@ -127,13 +119,12 @@ class TrainingRank(ServesClients):
         from openmanus_rl.workers.model import load_model
 
         world = FsdpWorld(self.rank, size, address, seconds, self.device)
-        model = load_model(self.path, device=self.device)
+        model = load_model(self.path)  # in main memory; sharding takes it to the device block by block
         self.critic = make_critic(self.config, model, world)
         self.actor = make_actor(self.config, model, world=world)
         self.mini_batches = mini_batch_sizes(self.config)
         if self.serves:
-            engine, self.engine_model = make_engine(self.config, self.path, self.tokenizer, self.device)
-            self.host = EngineHost(engine)
+            self.host = EngineHost(make_engine(self.config, self.path, self.tokenizer, self.device))
 
     # --- stages -----------------------------------------------------------------------------------------------
 
@@ -170,7 +161,12 @@ class TrainingRank(ServesClients):
         return self._first(self.actor.update_actor(self._here(batch), self.mini_batches[0], rng, rollout_logprobs))
 
     def _here(self, batch: Batch) -> Batch:
-        return batch if self.device == "cpu" else batch.to(self.device)
+        """The batch on this rank's device, from which the engine has gone."""
+        if self.device == "cpu":
+            return batch
+        if self.host is not None:
+            self.host.do(self.host.engine.sleep)
+        return batch.to(self.device)
 
     def _first(self, answer: T) -> T | None:
         return answer if self.rank == 0 else None
@@ -180,22 +176,17 @@ class TrainingRank(ServesClients):
     def hand_over(self, version: int) -> None:
         """Put the weights into the engine next door, one after another: never all of them in full at once."""
         from openmanus_rl.workers.fsdp import gathered
-        from openmanus_rl.workers.networks import fill_weights
 
         host = self.host
         assert host is not None
+        host.do(host.engine.wake)
+        host.do(lambda: host.engine.load_weights(gathered(self.actor.model), version))
 
-        def work() -> None:
-            fill_weights(self.engine_model, gathered(self.actor.model))
-            host.engine.weights_changed(version)  # type: ignore[attr-defined]
-
-        host.do(work)
-
-    def whole_weights(self) -> dict[str, Tensor] | None:
-        """The policy's weights in full; all ranks gather, the first one has them."""
+    def whole_weights(self) -> tuple[dict[str, Tensor] | None, bool]:
+        """The policy's weights in full, and that they are there; all ranks gather, the first one has them."""
         from openmanus_rl.workers.fsdp import whole_weights
 
-        return self._first(whole_weights(self.actor.model))
+        return self._first(whole_weights(self.actor.model)), True
 
     def export(self, folder: Path) -> None:
         """The policy as a Hugging Face model directory, written by the first rank."""

@@ -56,7 +56,7 @@ class ActorRolloutRefWorker:
         prepare(model)
         if config.model.enable_gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        self.device = next(model.parameters()).device
+        self.device = world.device or next(model.parameters()).device
         self.dtype = getattr(torch, config.model.dtype or "float32")
         if self.dtype is not torch.float32 and self.device.type == "cpu":
             make_half_safe(str(self.dtype).removeprefix("torch."))

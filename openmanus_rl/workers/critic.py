@@ -42,7 +42,7 @@ class CriticWorker:
         prepare(model)
         if checkpointed:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        self.device = next(model.parameters()).device
+        self.device = world.device or next(model.parameters()).device
         self.dtype = getattr(torch, dtype)
         self.model = ValueNetwork(model)
         world.shard(self.model, config.fsdp_config.offload_policy, self.dtype)

@@ -30,7 +30,8 @@ class FsdpWorld(World):
     """This process as one of several ranks. `seconds` is how long a rank waits for the others."""
 
     def __init__(self, rank: int, size: int, address: str, seconds: float, device: str = "cpu") -> None:
-        self.rank, self.size, self.device = rank, size, torch.device(device)
+        self.rank, self.size = rank, size
+        self.device: torch.device = torch.device(device)
         on_gpu = self.device.type == "cuda"
         if on_gpu:
             torch.cuda.set_device(self.device)

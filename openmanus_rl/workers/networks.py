@@ -9,8 +9,6 @@ import torch
 from openmanus_rl.workers.packed import hidden_states, token_logprobs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from torch import Tensor
 
     from openmanus_rl.workers.packed import Packed
@@ -66,13 +64,3 @@ def load_weights(module: torch.nn.Module, saved: dict[str, Tensor]) -> None:
         if weight.shape != saved[name].shape:
             raise ValueError(f"{name} has shape {tuple(saved[name].shape)} there, {tuple(weight.shape)} here")
         weight.copy_(saved[name])
-
-
-@torch.no_grad()
-def fill_weights(model: torch.nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Put all weights of a model into it, in place, as they come; a missing one is an error, not an old weight."""
-    own = dict(model.named_parameters())
-    for name, weight in weights:
-        own.pop(name).copy_(weight)
-    if own:
-        raise ValueError(f"no new weights came for {', '.join(sorted(own)[:3])}")

@@ -27,6 +27,8 @@ class World:
 
     rank = 0
     size = 1
+    device: Any = None
+    """Where networks compute, if not where they are."""
 
     def micro_batches(self, batch: Batch, samples: Sequence[int], max_tokens: int) -> tuple[list[MicroBatch], float]:
         """This rank's share in portions, and the imbalance: the busiest rank's tokens over the mean.

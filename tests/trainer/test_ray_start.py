@@ -35,6 +35,7 @@ def test_gpus_that_are_not_there(
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     config = small_config(tmp_path, "trainer.n_gpus_per_node=4")
+    capsys.readouterr()
     with pytest.raises(SystemExit) as stop:
         main_ppo.run(config)
     assert stop.value.code == 2
