@@ -174,6 +174,21 @@ def best_or_last(run_dir: Path) -> Path | None:
     return next(reversed(chosen or found), None)
 
 
+def find(run: Path, step: int | None = None) -> Path:
+    """A checkpoint with a model: of a run the named step, else its best or last one; a checkpoint is itself."""
+    if NAME.fullmatch(run.name) and (run / "model").is_dir():
+        return run
+    found = {step_of(folder): folder for folder in checkpoints(run) if (folder / "model").is_dir()}
+    if not found:
+        raise ValueError(f"{run} holds no checkpoint: a run directory such as runs/default is expected")
+    if step is not None:
+        if step not in found:
+            raise ValueError(f"{run} has no checkpoint of step {step}; there are {', '.join(map(str, found))}")
+        return found[step]
+    chosen = best_or_last(run)
+    return chosen if chosen in found.values() and chosen is not None else found[max(found)]
+
+
 def drop_old(run_dir: Path, keep: int) -> None:
     """Delete all but the last `keep` and the best."""
     best = best_of(run_dir)

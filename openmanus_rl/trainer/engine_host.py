@@ -91,6 +91,8 @@ class EngineHost:
 
     def do(self, work: Callable[[], T]) -> T:
         """Have the engine's thread do something, and wait for it."""
+        if self.failure is not None:
+            raise RuntimeError(f"the engine failed: {self.failure}") from self.failure
         result: Future[T] = Future()
 
         def task() -> None:

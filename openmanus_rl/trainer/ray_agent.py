@@ -55,6 +55,7 @@ class RayAgent:
             raise ValueError("two episodes of a batch have the same traj_id")
         loop = _Loop(self, sampling, finished or (lambda _: None))
         found = loop.run(deal(batch, len(self.group.env_workers)))
+        self.group.tell_departed()
         return [found[episode.traj_id] for episode in batch]
 
     def forget(self) -> None:
@@ -118,7 +119,7 @@ class _Loop:
         try:
             trajectories, lost, over = self.group.ray.get(call)
         except errors.RayActorError:
-            self._again(worker, f"collect: environment worker {worker} died{self.group.cluster.departed()}")
+            self._again(worker, f"collect: environment worker {worker} died")
             return
         except errors.RayTaskError as error:
             if not isinstance(error.cause, EnginesLostError | EngineTimeoutError):

@@ -94,7 +94,12 @@ class Cluster:
             _check_reachable(address)
             settings["address"] = address
         else:
-            settings |= {"num_cpus": max(1, round(_total(bundles)["CPU"])), "include_dashboard": False}
+            # "local": a new one, even where another runs on this machine.
+            settings |= {
+                "address": "local",
+                "num_cpus": max(1, round(_total(bundles)["CPU"])),
+                "include_dashboard": False,
+            }
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -136,7 +141,7 @@ class Cluster:
                 try:
                     self.ray.get(call)
                 except self.ray.exceptions.RayActorError as error:
-                    raise WorkerLostError(f"{stage}: {who} {numbers[call]} died{self.departed()}") from error
+                    raise WorkerLostError(f"{stage}: {who} {numbers[call]} died") from error
                 except self.ray.exceptions.RayTaskError as error:
                     self._failed(stage, f"{who} {numbers[call]}", error, [c for c in calls if c != call], numbers, who)
         return list(self.ray.get(list(calls)))
@@ -150,7 +155,7 @@ class Cluster:
             try:
                 self.ray.get(call)
             except self.ray.exceptions.RayActorError:
-                raise WorkerLostError(f"{stage}: {who} {numbers[call]} died{self.departed()}") from error
+                raise WorkerLostError(f"{stage}: {who} {numbers[call]} died") from error
             except self.ray.exceptions.RayTaskError:
                 pass
         cause = error.cause
@@ -158,15 +163,16 @@ class Cluster:
             raise WorkerLostError(f"{stage}: {name} lost its connection to the others: {_line(cause)}") from error
         raise cause
 
-    def living_nodes(self) -> set[str]:
-        """The addresses of the nodes that are there."""
-        return {str(node["NodeManagerAddress"]) for node in self.ray.nodes() if node["Alive"]}
+    def living_nodes(self) -> dict[str, str]:
+        """The addresses of the nodes that are there, by their ids."""
+        return {str(node["NodeID"]): str(node["NodeManagerAddress"]) for node in self.ray.nodes() if node["Alive"]}
 
-    def departed(self) -> str:
-        """A note on nodes that have left since it was last asked, to put behind a message."""
+    def departed(self) -> list[str]:
+        """The nodes that have left since it was last asked."""
         now = self.living_nodes()
-        gone, self.nodes = self.nodes - now, now
-        return f"; node {', '.join(sorted(gone))} has left the cluster" if gone else ""
+        gone = [address for node, address in self.nodes.items() if node not in now]
+        self.nodes = now
+        return gone
 
     def close(self) -> None:
         """Give the places back; a cluster that was started here ends."""

@@ -91,15 +91,15 @@ class RayWorkerGroup:
     def engine_lost(self, number: int) -> None:
         """An engine has died; the workers have turned to the others, and it is replaced before they start again."""
         if self.colocated:
-            raise WorkerLostError(f"collect: rank {number} died{self.cluster.departed()}")
+            raise WorkerLostError(f"collect: rank {number} died")
         if number not in self.dead_engines:
             self.dead_engines.add(number)
-            self.warn(f"collect: engine {number} died{self.cluster.departed()}; others write on, and it is replaced")
+            self.warn(f"collect: engine {number} died; others write on, and it is replaced")
 
     def engines_failed(self, reason: str) -> None:
         """No engine answers."""
         if self.colocated:
-            raise WorkerLostError(f"collect: {reason}{self.cluster.departed()}")
+            raise WorkerLostError(f"collect: {reason}")
         self.warn(f"collect: {reason}; they are replaced, and unfinished episodes are played again")
         self.dead_engines |= {number for number in range(self.n_engines) if not self._answers(self.engines[number])}
 
@@ -122,8 +122,14 @@ class RayWorkerGroup:
         self.ray.kill(self.env_workers[number])
         self.env_workers[number] = self._start_env_worker(number)
 
+    def tell_departed(self) -> None:
+        """Say which nodes have left; it may be known only after their workers were missed."""
+        for address in self.cluster.departed():
+            self.warn(f"node {address} has left the cluster")
+
     def rebuild(self) -> None:
         """Begin anew with workers as they were at the very start."""
+        self.tell_departed()
         for rank in self.ranks:
             self.ray.kill(rank)
         self._start_ranks()

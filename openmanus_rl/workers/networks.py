@@ -54,8 +54,10 @@ def named_weights(module: torch.nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def load_weights(module: torch.nn.Module, saved: dict[str, Tensor]) -> None:
+def load_weights(module: torch.nn.Module, saved: dict[str, Tensor] | None) -> None:
     """Put saved weights into a module, in place."""
+    if saved is None:
+        raise ValueError("it holds no weights for a network that this run has")
     own = named_weights(module)
     if own.keys() != saved.keys():
         different = sorted(own.keys() ^ saved.keys())

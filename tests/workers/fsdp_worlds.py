@@ -57,6 +57,10 @@ CASES = {
     "critic offloaded": Case("critic", offload=True, max_tokens=40),
     "critic checkpointed": Case("critic", checkpointed=True),
     "critic untied adamw": Case("critic", kind="llama", optimizer="adamw"),
+    "actor bfloat16": Case("actor", dtype="bfloat16"),
+    "actor float16": Case("actor", dtype="float16"),
+    "critic bfloat16": Case("critic", dtype="bfloat16"),
+    "critic float16": Case("critic", dtype="float16", optimizer="adamw"),
 }
 
 
@@ -118,6 +122,13 @@ def run_cases(rank: int, size: int, address: str, names: list[str], out: str) ->
 
 def alone(name: str) -> dict[str, Any]:
     return update(CASES[name], ALONE)
+
+
+def run_alone(rank: int, size: int, address: str, names: list[str], out: str) -> None:
+    """In a process of its own: which instructions half precision may use is settled by a process's first operation."""
+    del rank, size, address
+    for name in names:
+        torch.save(alone(name), Path(out) / f"{name}.pt")
 
 
 def in_world(size: int, target: Callable[..., None], *arguments: Any) -> None:
