@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from openmanus_rl.agent.openmanus_agent import Episode
     from openmanus_rl.rollout.engine import SamplingParams
     from openmanus_rl.trainer.ray_group import RayWorkerGroup
+    from openmanus_rl.trainer.ray_workers import PlayNews
 
 # How long a worker waits for something to tell before it says that it is still there.
 HEARTBEAT = 5.0
@@ -32,7 +33,9 @@ class _Share:
     left: dict[str, Episode] = field(default_factory=dict)
     play: int = -1
     restarts: int = 0
+    turns: int = 0
     heard: float = 0.0
+    """When it last made a turn: one that answers and makes none hangs all the same."""
 
 
 class RayAgent:
@@ -99,25 +102,24 @@ class _Loop:
             silent = [w for w in self.calls.values() if time.monotonic() > self.shares[w].heard + seconds]
             for worker in silent:
                 self.calls = {call: other for call, other in self.calls.items() if other != worker}
-                self._again(worker, f"collect: environment worker {worker} did not answer in {seconds:g} s")
+                self._again(worker, f"collect: environment worker {worker} made no turn in {seconds:g} s")
         return self.found
 
     def _start(self, worker: int) -> None:
         share = self.shares[worker]
-        share.play = next(PLAYS)
+        share.play, share.turns, share.heard = next(PLAYS), 0, time.monotonic()
         episodes, hosts = list(share.left.values()), self.group.hosts
         self.group.env_workers[worker].start.remote(share.play, episodes, self.sampling, hosts)
         self._ask(worker)
 
     def _ask(self, worker: int) -> None:
         share = self.shares[worker]
-        share.heard = time.monotonic()
         self.calls[self.group.env_workers[worker].take.remote(share.play, HEARTBEAT)] = worker
 
     def _answer(self, worker: int, call: Any) -> None:
         errors = self.group.ray.exceptions
         try:
-            trajectories, lost, over = self.group.ray.get(call)
+            news: PlayNews = self.group.ray.get(call)
         except errors.RayActorError:
             self._again(worker, f"collect: environment worker {worker} died")
             return
@@ -128,12 +130,14 @@ class _Loop:
             self._restart(worker)
             return
         share = self.shares[worker]
-        for trajectory in trajectories:
+        for trajectory in news.finished:
             del share.left[trajectory.traj_id]
             self._keep(trajectory)
-        for engine in lost:
+        for engine in news.lost:
             self.group.engine_lost(engine)
-        if not over:
+        if news.turns > share.turns:
+            share.turns, share.heard = news.turns, time.monotonic()
+        if not news.over:
             self._ask(worker)
 
     def _again(self, worker: int, reason: str) -> None:

@@ -79,6 +79,15 @@ class Cluster:
         self.own = not self.ray.is_initialized()
         if self.own:
             self._connect(address, bundles)
+        self.group: Any = None
+        try:
+            self._take_places(bundles, seconds)
+        except BaseException:
+            self.close()
+            raise
+        self.nodes = self.living_nodes()
+
+    def _take_places(self, bundles: Sequence[dict[str, float]], seconds: float) -> None:
         self._check_room(bundles)
         self.group = self.ray.util.placement_group(list(bundles), strategy="PACK")
         if not self.group.wait(timeout_seconds=seconds):
@@ -86,7 +95,6 @@ class Cluster:
                 f"placing {len(bundles)} workers: the cluster did not have {_told(_total(bundles))} free "
                 f"in {seconds:g} s; it has {_told(self.ray.available_resources())}"
             )
-        self.nodes = self.living_nodes()
 
     def _connect(self, address: str | None, bundles: Sequence[dict[str, float]]) -> None:
         settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "openmanus-rl"}
@@ -178,7 +186,8 @@ class Cluster:
         """Give the places back; a cluster that was started here ends."""
         if not self.ray.is_initialized():
             return
-        self.ray.util.remove_placement_group(self.group)
+        if self.group is not None:
+            self.ray.util.remove_placement_group(self.group)
         if self.own:
             self.ray.shutdown()
 

@@ -8,6 +8,7 @@ environment workers   play the episodes
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.trainer.ray_agent import RayAgent
@@ -17,7 +18,6 @@ from openmanus_rl.trainer.worker_group import has_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from torch import Tensor
 
@@ -49,12 +49,17 @@ class RayWorkerGroup:
         self.ray = self.cluster.ray
         # Sent once, not with every actor.
         self.shared = [self.ray.put(config), path, self.ray.put(tokenizer)]
+        self.folder = str(Path.cwd())
         self.weights: tuple[Any, int] | None = None
         self.dead_engines: set[int] = set()
         self.ranks: list[Any] = []
         self.engines = [self._start_engine(number) for number in range(self.n_engines)]
         self.env_workers = [self._start_env_worker(number) for number in range(self.n_env_workers)]
-        self._start_ranks()
+        try:
+            self._start_ranks()
+        except BaseException:
+            self.close()
+            raise
 
     # --- actors -----------------------------------------------------------------------------------------------
 
@@ -62,7 +67,7 @@ class RayWorkerGroup:
         size, clients = self.config.trainer.n_workers, 4 + self.n_env_workers
         self.ranks = [
             self.cluster.start(
-                TrainingRank, rank, self.demand, clients, rank, *self.shared, self.device, self.colocated
+                TrainingRank, rank, self.demand, clients, self.folder, rank, *self.shared, self.device, self.colocated
             )
             for rank in range(size)
         ]  # fmt: skip
@@ -73,12 +78,12 @@ class RayWorkerGroup:
     def _start_engine(self, number: int) -> Any:
         place = self.config.trainer.n_workers + number
         clients = 4 + self.n_env_workers
-        return self.cluster.start(EngineWorker, place, self.demand, clients, *self.shared, self.device)
+        return self.cluster.start(EngineWorker, place, self.demand, clients, self.folder, *self.shared, self.device)
 
     def _start_env_worker(self, number: int) -> Any:
         place = self.config.trainer.n_workers + self.n_engines + number
         config, _, tokenizer = self.shared
-        return self.cluster.start(EnvWorker, place, {"CPU": 1.0}, 4, number, config, tokenizer)
+        return self.cluster.start(EnvWorker, place, {"CPU": 1.0}, 4, self.folder, number, config, tokenizer)
 
     @property
     def hosts(self) -> list[Any]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -13,17 +16,23 @@ from openmanus_rl.trainer.engine_host import EngineHost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from torch import Tensor
 
     from openmanus_rl.agent.openmanus_agent import Episode, OpenManusAgent
     from openmanus_rl.config.schema import Config
     from openmanus_rl.data.batch import Batch
-    from openmanus_rl.data.trajectory import Trajectory
+    from openmanus_rl.data.trajectory import Trajectory, Turn
     from openmanus_rl.rollout.engine import Completion, Engine, Request, SamplingParams
 
 T = TypeVar("T")
+
+
+def settle(folder: str) -> None:
+    """Be where the run was started: paths of the config, and modules of the user, are looked for there."""
+    if Path(folder).is_dir():
+        os.chdir(folder)
+    sys.path.insert(0, "")
 
 
 class ServesClients:
@@ -85,7 +94,8 @@ def make_engine(config: Config, path: str, tokenizer: Any, device: str) -> Engin
 class EngineWorker(ServesClients):
     """An engine with a device of its own."""
 
-    def __init__(self, config: Config, path: str, tokenizer: Any, device: str) -> None:
+    def __init__(self, folder: str, config: Config, path: str, tokenizer: Any, device: str) -> None:
+        settle(folder)
         self.host = EngineHost(make_engine(config, path, tokenizer, device))
 
     def load(self, weights: dict[str, Tensor], version: int) -> int:
@@ -99,7 +109,10 @@ class EngineWorker(ServesClients):
 class TrainingRank(ServesClients):
     """One of the ranks that train policy and critic; with `serves`, it also holds an engine, on the same device."""
 
-    def __init__(self, rank: int, config: Config, path: str, tokenizer: Any, device: str, serves: bool) -> None:
+    def __init__(
+        self, folder: str, rank: int, config: Config, path: str, tokenizer: Any, device: str, serves: bool
+    ) -> None:
+        settle(folder)
         self.rank, self.config, self.path, self.tokenizer = rank, config, path, tokenizer
         self.device, self.serves = device, serves
 
@@ -221,10 +234,21 @@ class TrainingRank(ServesClients):
         return {"actor": self.actor.state_dict(), "critic": critic}
 
 
+@dataclass(frozen=True, slots=True)
+class PlayNews:
+    """Episodes that were finished, engines that died, turns made so far, and whether all is done."""
+
+    finished: list[Trajectory] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    turns: int = 0
+    over: bool = False
+
+
 class EnvWorker:
     """Plays episodes in its own environments, with engines that are elsewhere."""
 
-    def __init__(self, number: int, config: Config, tokenizer: Any) -> None:
+    def __init__(self, folder: str, number: int, config: Config, tokenizer: Any) -> None:
+        settle(folder)
         self.number, self.config, self.tokenizer = number, config, tokenizer
         self.agent: OpenManusAgent | None = None
         self._news = threading.Condition()
@@ -233,26 +257,28 @@ class EnvWorker:
         self._over = False
         self._error: BaseException | None = None
         self._lost: list[int] = []
+        self._turns = 0
 
     def start(self, play: int, episodes: Sequence[Episode], sampling: SamplingParams, hosts: Sequence[Any]) -> None:
         """Begin to play; `take` tells how far it is."""
         with self._news:
             self._play, self._over, self._error, self._finished, self._lost = play, False, None, [], []
+            self._turns = 0
         threading.Thread(target=self._work, args=(list(episodes), sampling, hosts), daemon=True).start()
 
-    def take(self, play: int, seconds: float) -> tuple[list[Trajectory], list[int], bool]:
-        """What has been finished since it was last asked, the engines that died, and whether all is done.
+    def take(self, play: int, seconds: float) -> PlayNews:
+        """What there is to tell since it was last asked; waits for a finished episode.
 
         Calls may overtake each other: a play that has not begun yet has nothing to tell.
         """
         with self._news:
             self._news.wait_for(lambda: self._play == play and (self._finished or self._over), seconds)
             if self._play != play:
-                return [], [], False
+                return PlayNews()
             found, self._finished = self._finished, []
             if self._error is not None and not found:
                 raise self._error
-            return found, list(self._lost), self._over and self._error is None
+            return PlayNews(found, list(self._lost), self._turns, self._over and self._error is None)
 
     def _work(self, episodes: list[Episode], sampling: SamplingParams, hosts: Sequence[Any]) -> None:
         error: BaseException | None = None
@@ -277,10 +303,15 @@ class EnvWorker:
         )  # fmt: skip
         self._lost = engine.lost
         agent = make_agent(config.env, engine, self.tokenizer, config.data.max_prompt_length, config.trainer.seed)
+        agent.on_turn = self._count
         if self.agent is not None:
             agent.take_over(self.agent)
         self.agent = agent
         return agent
+
+    def _count(self, episode: Episode, turn: Turn) -> None:
+        del episode, turn
+        self._turns += 1
 
     def _tell(self, trajectory: Trajectory) -> None:
         with self._news:

@@ -10,9 +10,11 @@ index as a pickle, which runs code when it is read; this one keeps it in the hea
 from __future__ import annotations
 
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -20,6 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from openmanus_rl.trainer.checkpoint import restore, walk_state
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -32,7 +35,8 @@ def save_shards(state: Any, folder: Path) -> Any:
         return path
 
     rest = walk_state(state, take)
-    save(tensors, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
+    with _own_errors():
+        save(tensors, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
     return rest
 
 
@@ -40,7 +44,8 @@ def load_shards(own: Any, folder: Path, rest: Any) -> Any:
     """The state that `rest` describes, read into the tensors of `own`, a state of the same form. All ranks must ask."""
     tensors: dict[str, torch.Tensor] = {}
     _pair(rest, own, tensors)
-    load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)))
+    with _own_errors():
+        load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)))
     return restore(rest, tensors)
 
 
@@ -49,10 +54,21 @@ def read_shards(folder: Path) -> dict[str, torch.Tensor]:
     reader = HuggingFaceStorageReader(str(folder))
     found: Any = reader.read_metadata().state_dict_metadata
     tensors = {name: torch.empty(about.size, dtype=about.properties.dtype) for name, about in found.items()}
-    with warnings.catch_warnings():
+    with _own_errors(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
     return tensors
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """What went wrong on some rank, as an error of that kind: torch's own is not even an Exception."""
+    try:
+        yield
+    except CheckpointException as error:
+        rank, (first, _) = next(iter(error.failures.items()))
+        kind = OSError if isinstance(first, OSError) else ValueError
+        raise kind(f"rank {rank}: {type(first).__name__}: {first}") from error
 
 
 def _pair(rest: Any, own: Any, tensors: dict[str, torch.Tensor]) -> None:

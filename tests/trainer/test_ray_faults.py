@@ -95,7 +95,10 @@ def test_a_killed_environment_worker(
 
 @pytest.mark.parametrize(
     ("engines", "said"),
-    [(1, "collect: all engines have died; they are replaced"), (2, "collect: engine 0 died; others write on")],
+    [
+        pytest.param(1, "collect: all engines have died; they are replaced", marks=pytest.mark.slow),
+        (2, "collect: engine 0 died; others write on"),
+    ],
 )
 def test_a_killed_engine(
     engines: int, said: str, straight: Path, tmp_path: Path,
@@ -122,6 +125,7 @@ def test_a_killed_training_rank(
     same_weights(tmp_path, straight, 4)
 
 
+@pytest.mark.slow
 def test_a_training_rank_that_hangs_before_anything_was_saved(
     straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,8 +139,21 @@ def test_a_training_rank_that_hangs_before_anything_was_saved(
     same_weights(tmp_path, straight, 2)
 
 
+@pytest.mark.slow
 def test_restarts_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killer = Killer(monkeypatch, lambda group: group.ranks[0])
     at_stage(monkeypatch, killer, "update_actor", 1)
     with pytest.raises(WorkerLostError, match=r"update_actor: rank 0 died; after 0 restarts .* the run stops"):
         ray_run(tmp_path, "trainer.n_cpu_workers=1", "trainer.max_restarts=0")
+
+
+@pytest.mark.slow
+def test_an_environment_that_hangs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ray_run(
+        tmp_path, "trainer.n_cpu_workers=1", "trainer.n_env_workers=2", "trainer.stage_timeout=12",
+        "trainer.total_training_steps=1", "env.env_name=tests.trainer.ray_envs:HangsOnce",
+        f"env.options={{mark: {tmp_path / 'mark'}}}",
+    )  # fmt: skip
+    shown = capsys.readouterr().err
+    assert "made no turn in 12 s; its" in shown
+    assert told(tmp_path)[1]["episodes"] == 6

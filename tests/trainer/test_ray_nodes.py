@@ -54,4 +54,4 @@ def test_a_node_that_leaves(
 def test_a_cluster_that_is_too_small_says_what_to_lower(nodes: Any) -> None:
     with pytest.raises(ClusterError, match="the run asks for 4 CPUs, the cluster has 3 CPUs"):
         Cluster(nodes.address, [{"CPU": 1.0}] * 4, 30.0)
-    import_ray().shutdown()
+    assert not import_ray().is_initialized()

@@ -48,6 +48,7 @@ def test_a_run_goes_on_on_other_ranks(then: str, two_ranks: Path, straight: Path
     same_weights(tmp_path, straight, 4)
 
 
+@pytest.mark.slow
 def test_a_run_of_one_process_goes_on_on_two_ranks(straight: Path, tmp_path: Path) -> None:
     shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
     for step in (3, 4):
