@@ -83,7 +83,9 @@ class EngineHost:
             for own in gone:
                 del self.owners[own]
             with self._news:
-                self.done.pop(client, None)
+                done = self.done.pop(client, [])
+                if wanted is not None:
+                    self.done[client] = [c for c in done if c.request_id not in wanted]
 
         self._tasks.put(work)
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from openmanus_rl.agent.openmanus_agent import Episode
     from openmanus_rl.rollout.engine import SamplingParams
+    from openmanus_rl.trainer.env_worker import PlayNews
     from openmanus_rl.trainer.ray_group import RayWorkerGroup
-    from openmanus_rl.trainer.ray_workers import PlayNews
 
 # How long a worker waits for something to tell before it says that it is still there.
 HEARTBEAT = 5.0

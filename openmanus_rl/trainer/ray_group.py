@@ -11,9 +11,10 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openmanus_rl.trainer.env_worker import EnvWorker
 from openmanus_rl.trainer.ray_agent import RayAgent
 from openmanus_rl.trainer.ray_cluster import Cluster, ClusterError, WorkerLostError
-from openmanus_rl.trainer.ray_workers import EngineWorker, EnvWorker, TrainingRank
+from openmanus_rl.trainer.ray_workers import EngineWorker, TrainingRank
 from openmanus_rl.trainer.worker_group import has_reference
 
 if TYPE_CHECKING:

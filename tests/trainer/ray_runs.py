@@ -20,7 +20,7 @@ RAY = ("trainer.backend=ray", "trainer.stage_timeout=120")
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     ray = import_ray()
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield ray
     ray.shutdown()
 

@@ -126,6 +126,22 @@ def test_a_killed_training_rank(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_training_rank_killed_while_its_engine_writes(
+    ranks: int, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killer = Killer(monkeypatch, lambda group: group.ranks[-1])
+    at_play(monkeypatch, killer, 8)  # in the second step
+    ray_run(
+        tmp_path, f"trainer.n_cpu_workers={ranks}", "trainer.n_env_workers=2", "trainer.total_training_steps=2"
+    )  # fmt: skip
+    shown = capsys.readouterr().err
+    assert "collect: " in shown
+    assert "going back to step 1 with new workers" in shown
+    same_weights(tmp_path, straight, 2)
+
+
+@pytest.mark.slow
 def test_a_training_rank_that_hangs_before_anything_was_saved(
     straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
