@@ -191,18 +191,18 @@ class TrainingRank(ServesClients):
         host.do(host.engine.wake)
         host.do(lambda: host.engine.load_weights(gathered(self.actor.model), version))
 
-    def whole_weights(self) -> tuple[dict[str, Tensor] | None, bool]:
+    def whole_weights(self) -> tuple[dict[str, Tensor], bool]:
         """The policy's weights in full, and that they are there; all ranks gather, the first one has them."""
         from openmanus_rl.workers.fsdp import whole_weights
 
-        return self._first(whole_weights(self.actor.model)), True
+        return whole_weights(self.actor.model, keep=self.rank == 0), True
 
     def export(self, folder: Path) -> None:
         """The policy as a Hugging Face model directory, written by the first rank."""
         from openmanus_rl.workers.fsdp import whole_weights
         from openmanus_rl.workers.model import save_model
 
-        weights = whole_weights(self.actor.model)
+        weights = whole_weights(self.actor.model, keep=self.rank == 0)
         if self.rank == 0:
             save_model(self.actor.model, folder, weights)
             self.tokenizer.save_pretrained(folder)

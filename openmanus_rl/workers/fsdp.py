@@ -97,9 +97,13 @@ def gathered(module: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield name, whole(weight)
 
 
-def whole_weights(module: torch.nn.Module) -> dict[str, Tensor]:
-    """All of them at once, on the CPU."""
-    return {name: weight.cpu() for name, weight in gathered(module)}
+def whole_weights(module: torch.nn.Module, keep: bool = True) -> dict[str, Tensor]:
+    """All of them at once, on the CPU; a rank that does not keep them only helps the others."""
+    kept: dict[str, Tensor] = {}
+    for name, weight in gathered(module):
+        if keep:
+            kept[name] = weight.cpu()
+    return kept
 
 
 def whole(tensor: Tensor) -> Tensor:
