@@ -49,3 +49,20 @@ def test_every_page_is_in_the_navigation() -> None:
     navigation = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
     for page in PAGES[1:]:
         assert page.relative_to(REPOSITORY / "docs").as_posix() in navigation
+
+
+def training_commands(page: Path) -> list[str]:
+    text = "".join(blocks(page, "bash")).replace("\\\n", " ")
+    return [line for line in text.splitlines() if line.startswith("openmanus-rl train")]
+
+
+@pytest.mark.parametrize("command", training_commands(REPOSITORY / "docs" / "distributed.md"))
+def test_commands_for_a_cluster_are_sound(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # What the page means by a shared directory is not on this machine.
+    words = shlex.split(command.replace("/shared/", f"{tmp_path}/"))
+    monkeypatch.setattr("sys.argv", [*words, "--dry-run"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code, capsys.readouterr().err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from openmanus_rl.agent.openmanus_agent import AgentSettings, OpenManusAgent
 from openmanus_rl.agent.prompts import ChatTokens, TextChat, load_template
@@ -12,7 +12,7 @@ from openmanus_rl.environments.configured import make_configured_env
 from openmanus_rl.rollout.engine import SamplingParams
 
 if TYPE_CHECKING:
-    from openmanus_rl.agent.prompts import PromptTemplate, Tokenizer
+    from openmanus_rl.agent.prompts import Chat, PromptTemplate, Tokenizer
     from openmanus_rl.config.running import EnvConfig
     from openmanus_rl.rollout.engine import Engine
 
@@ -39,8 +39,18 @@ def configured_template(env: EnvConfig) -> PromptTemplate:
     return load_template(env.prompt_template, env.env_name, env.response_grammar)
 
 
+class Answering(Protocol):
+    """Who answers: its chat template and its form of answer."""
+
+    @property
+    def chat(self) -> Chat: ...
+
+    @property
+    def template(self) -> PromptTemplate: ...
+
+
 def make_sampling(
-    agent: OpenManusAgent, max_tokens: int, temperature: float, top_p: float = 1.0, top_k: int = -1
+    agent: Answering, max_tokens: int, temperature: float, top_p: float = 1.0, top_k: int = -1
 ) -> SamplingParams:
     """Sampling that ends where the agent's form of answer and its chat template end."""
     ends = () if agent.chat.end_of_turn is None else (agent.chat.end_of_turn,)

@@ -105,6 +105,15 @@ class OpenManusAgent:
         told = None if finished is None else lambda _, trajectory: finished(trajectory)
         return self._collector.run([self._run_single_rollout(episode, sampling) for episode in batch], told)
 
+    def take_over(self, other: OpenManusAgent) -> None:
+        """Use the environments that another agent has kept for further episodes."""
+        while other._free:
+            self._free.append(other._free.pop())
+
+    def forget(self) -> None:
+        """Drop what the engine keeps of earlier episodes."""
+        self.engine.forget()
+
     def close(self) -> None:
         """Close the environments that were kept for further episodes."""
         while self._free:

@@ -157,6 +157,11 @@ def _workers(config: Config) -> Iterator[Problem]:
 
 def _engine(config: Config) -> Iterator[Problem]:
     rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
+    if trainer.n_engines > 1 and trainer.placement == "colocated":
+        yield Problem(
+            "with trainer.placement=colocated every training worker has an engine: drop it, or set placement=separate",
+            ("trainer.n_engines", "trainer.placement"),
+        )
     tp = rollout.tensor_model_parallel_size
     gpus = trainer.nnodes * trainer.n_gpus_per_node
     key = "actor_rollout_ref.rollout.tensor_model_parallel_size"

@@ -158,6 +158,13 @@ class PolicyLoss(Section):
     """Largest importance weight that the correction lets through."""
 
 
+class FsdpConfig(Section):
+    """How a network that several workers train is kept; its weights are always sharded over all of them."""
+
+    offload_policy: bool = False
+    """Keep shards of weights, gradients and optimizer state in main memory: less of a GPU's, and slower."""
+
+
 class ActorConfig(Section):
     """The policy update."""
 
@@ -192,6 +199,7 @@ class ActorConfig(Section):
     use_invalid_action_penalty: bool = False
     """Take `invalid_action_penalty_coef` off the reward at the end of a turn whose action was invalid."""
     invalid_action_penalty_coef: NonNegative = 0.1
+    fsdp_config: FsdpConfig = FsdpConfig()
 
 
 class Sampling(Section):
@@ -270,6 +278,7 @@ class CriticConfig(Section):
     grad_clip: Positive = 1.0
     cliprange_value: Positive | None = 0.5
     """How far a new value may move from the old one before its gradient stops; null is plain squared error."""
+    fsdp_config: FsdpConfig = FsdpConfig()
 
 
 def updates_per_step(section: ActorConfig | CriticConfig, tasks: int) -> int:

@@ -153,7 +153,19 @@ class TrainerConfig(Section):
     n_gpus_per_node: NonNegativeInt = 0
     """GPUs on each node; 0 trains on CPUs."""
     n_cpu_workers: Count = 1
-    """Training workers where there is no GPU."""
+    """Training workers on each node where there is no GPU."""
+    ray_address: Name | None = None
+    """The Ray cluster to join: `auto` on one of its nodes, or `HOST:6379`. Default: one is started for the run."""
+    placement: Literal["colocated", "separate"] = "colocated"
+    """`colocated` puts an engine next to every training worker, on the same device; `separate` gives engines theirs."""
+    n_engines: Count = 1
+    """Engines with `placement=separate`, each with a device of its own besides those of the training workers."""
+    n_env_workers: Count | None = None
+    """Processes that play episodes on Ray, a CPU each. Default: as many as training workers."""
+    stage_timeout: Positive = 1800.0
+    """On Ray no worker may be silent for longer, in seconds; then it counts as dead."""
+    max_restarts: NonNegativeInt = 3
+    """How often a run on Ray goes on from its last checkpoint after training workers died; then it stops."""
 
     @property
     def run_dir(self) -> Path | None:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from openmanus_rl.data.columns import float_column, token_column
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -165,6 +165,19 @@ class Engine(ABC):
 
     def forget(self) -> None:
         """Drop what was kept of earlier requests: nothing that follows depends on them, not even in rounding."""
+        return
+
+    def load_weights(self, weights: Iterable[tuple[str, Any]], version: int) -> None:
+        """Sample from these weights from now on: every one of the model, by name, in full."""
+        del weights, version
+        raise NotImplementedError(f"{type(self).__name__} does not take new weights")
+
+    def sleep(self) -> None:
+        """Leave the device's memory to others until `wake`; what was kept of earlier requests is dropped."""
+        return
+
+    def wake(self) -> None:
+        """Be ready again."""
         return
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:

@@ -25,7 +25,7 @@ from openmanus_rl.rollout.stopping import StopChecker
 from openmanus_rl.rollout.threads import fastest_threads, threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -67,6 +67,7 @@ class LocalEngine(Engine):
         self.n_threads = n_threads
         self.lean = is_lean(model)
         self.errors: list[Completion] = []
+        self.device = next(model.parameters()).device
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests; one that cannot fit is given back as an error by the next poll."""
@@ -112,6 +113,28 @@ class LocalEngine(Engine):
         """The model has new weights: what was computed with the old ones is dropped."""
         self.scheduler.forget_everything()
         self.weights_version = version
+
+    @torch.no_grad()
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Put new weights into the model, in place, as they come; a missing one is an error, not an old weight."""
+        own = dict(self.model.named_parameters())
+        for name, weight in weights:
+            own.pop(name).copy_(weight)
+        if own:
+            raise ValueError(f"no new weights came for {', '.join(sorted(own)[:3])}")
+        self.weights_changed(version)
+
+    def sleep(self) -> None:
+        """Off a GPU: the model to main memory, the cache gone. On a CPU there is nowhere to go."""
+        if self.device.type != "cpu":
+            self.forget()
+            self.scheduler.cache.layers.clear()
+            self.model.to("cpu")
+            torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        """Back to the device."""
+        self.model.to(self.device)
 
     # --- a step: schedule, run, sample ------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Checkpoints: there whole or not at all, without pickle, the last few and the best.
 
     RUN/checkpoints/step_000040/   tensors.safetensors  state.json  model/ (Hugging Face layout)  adapter/ (LoRA)
+                                   shards/ (of a run on several ranks, in place of tensors)
     RUN/best.json                  which one was best, and by what
 
 A checkpoint is written aside, flushed to disk, then renamed; a directory with that name is complete. Randomness needs
@@ -14,6 +15,7 @@ import os
 import re
 import shutil
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -55,10 +57,21 @@ def locked(run_dir: Path) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A state in a checkpoint: its tensors are in files of the folder, `rest` names them in their places."""
+
+    folder: Path
+    rest: Any
+
+
 def write_checkpoint(
-    run_dir: Path, step: int, state: dict[str, Any], export: Callable[[Path], None] | None = None
+    run_dir: Path, step: int, state: dict[str, Any], export: Callable[[Path], Any] | None = None
 ) -> Path:
-    """Write the state of a run after `step`; `export` adds the model in its own layout to the checkpoint's folder."""
+    """Write the state of a run after `step`; `export` adds the model in its own layout to the checkpoint's folder.
+
+    Workers that write their own tensors do so there as well; what `export` returns then stands for their state.
+    """
     root = run_dir / "checkpoints"
     final = root / f"step_{step:06d}"
     aside = root / f".{final.name}.{os.getpid()}"
@@ -69,9 +82,9 @@ def write_checkpoint(
         aside.mkdir()
         tensors, rest = _flatten(state)
         save_file(tensors, aside / "tensors.safetensors")
-        if export is not None:
-            export(aside)
-        (aside / "state.json").write_bytes(orjson.dumps({"format": FORMAT, "step": step, "state": rest}))
+        workers = export(aside) if export is not None else None
+        head = {"format": FORMAT, "step": step, "state": rest, "workers": workers}
+        (aside / "state.json").write_bytes(orjson.dumps(head))
         for path in sorted(aside.rglob("*")):
             sync(path)
         sync(aside)
@@ -88,12 +101,38 @@ def write_checkpoint(
 
 
 def read_checkpoint(folder: Path) -> tuple[int, dict[str, Any]]:
-    """The step and the state that were written."""
+    """The step and the state that were written, tensors in full."""
+    with _readable(folder):
+        head = _head(folder)
+        state: dict[str, Any] = restore(head["state"], load_file(folder / "tensors.safetensors"))
+        if head.get("workers") is not None:
+            from openmanus_rl.trainer.sharded import read_shards
+
+            state["workers"] = restore(head["workers"], read_shards(folder / "shards"))
+        return int(head["step"]), state
+
+
+def open_checkpoint(folder: Path) -> tuple[int, dict[str, Any]]:
+    """The same without the workers' tensors, which they read themselves: `state["workers"]` is `Saved`."""
+    with _readable(folder):
+        head = _head(folder)
+        parts = dict(head["state"]["#dict"])
+        workers = parts.pop("workers") if head.get("workers") is None else head["workers"]
+        state = {name: restore(part, {}) for name, part in parts.items()}
+        return int(head["step"]), {**state, "workers": Saved(folder, workers)}
+
+
+def _head(folder: Path) -> dict[str, Any]:
+    head: dict[str, Any] = orjson.loads((folder / "state.json").read_bytes())
+    if head["format"] != FORMAT:
+        raise CheckpointError(f"{folder} has format {head['format']}; this version reads {FORMAT}")
+    return head
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
     try:
-        head = orjson.loads((folder / "state.json").read_bytes())
-        if head["format"] != FORMAT:
-            raise CheckpointError(f"{folder} has format {head['format']}; this version reads {FORMAT}")
-        return int(head["step"]), _restore(head["state"], load_file(folder / "tensors.safetensors"))
+        yield
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise CheckpointError(
             f"{folder} is not a checkpoint that can be read: {type(error).__name__}: {error}. "
@@ -135,6 +174,21 @@ def best_or_last(run_dir: Path) -> Path | None:
     return next(reversed(chosen or found), None)
 
 
+def find(run: Path, step: int | None = None) -> Path:
+    """A checkpoint with a model: of a run the named step, else its best or last one; a checkpoint is itself."""
+    if NAME.fullmatch(run.name) and (run / "model").is_dir():
+        return run
+    found = {step_of(folder): folder for folder in checkpoints(run) if (folder / "model").is_dir()}
+    if not found:
+        raise ValueError(f"{run} holds no checkpoint: a run directory such as runs/default is expected")
+    if step is not None:
+        if step not in found:
+            raise ValueError(f"{run} has no checkpoint of step {step}; there are {', '.join(map(str, found))}")
+        return found[step]
+    chosen = best_or_last(run)
+    return chosen if chosen in found.values() and chosen is not None else found[max(found)]
+
+
 def drop_old(run_dir: Path, keep: int) -> None:
     """Delete all but the last `keep` and the best."""
     best = best_of(run_dir)
@@ -174,30 +228,40 @@ def _flatten(state: Any) -> tuple[dict[str, torch.Tensor], Any]:
     tensors: dict[str, torch.Tensor] = {}
     seen: dict[tuple[Any, ...], str] = {}
 
-    def walk(value: Any, path: str) -> Any:
-        if isinstance(value, torch.Tensor):
-            own = value.detach().cpu().contiguous()
-            # Tied weights are one tensor under two names.
-            same = (value.data_ptr(), value.shape, value.stride(), value.dtype)
-            if value.numel() and same in seen:
-                return {"#tensor": seen[same]}
-            seen[same] = path
-            tensors[path] = own.clone() if own.data_ptr() == value.data_ptr() else own
-            return {"#tensor": path}
-        if isinstance(value, dict):
-            return {"#dict": [[key, walk(inner, f"{path}/{key}")] for key, inner in value.items()]}
-        if isinstance(value, list | tuple):
-            return [walk(inner, f"{path}/{place}") for place, inner in enumerate(value)]
-        return value
+    def take(value: torch.Tensor, path: str) -> str:
+        own = value.detach().cpu().contiguous()
+        # Tied weights are one tensor under two names.
+        same = (value.data_ptr(), value.shape, value.stride(), value.dtype)
+        if value.numel() and same in seen:
+            return seen[same]
+        seen[same] = path
+        tensors[path] = own.clone() if own.data_ptr() == value.data_ptr() else own
+        return path
 
-    return tensors, walk(state, "")
+    return tensors, walk_state(state, take)
 
 
-def _restore(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def walk_state(value: Any, take: Callable[[torch.Tensor, str], str], path: str = "") -> Any:
+    """The state as JSON: `take` keeps a tensor and says its name; single numbers are written out."""
+    if isinstance(value, torch.Tensor):
+        if value.dim() == 0:
+            return {"#number": value.item(), "dtype": str(value.dtype).removeprefix("torch.")}
+        return {"#tensor": take(value, path)}
+    if isinstance(value, dict):
+        return {"#dict": [[key, walk_state(inner, take, f"{path}/{key}")] for key, inner in value.items()]}
+    if isinstance(value, list | tuple):
+        return [walk_state(inner, take, f"{path}/{place}") for place, inner in enumerate(value)]
+    return value
+
+
+def restore(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """The inverse of `walk_state`."""
     if isinstance(value, dict):
         if "#tensor" in value:
             return tensors[value["#tensor"]]
-        return {key: _restore(inner, tensors) for key, inner in value["#dict"]}
+        if "#number" in value:
+            return torch.tensor(value["#number"], dtype=getattr(torch, value["dtype"]))
+        return {key: restore(inner, tensors) for key, inner in value["#dict"]}
     if isinstance(value, list):
-        return [_restore(inner, tensors) for inner in value]
+        return [restore(inner, tensors) for inner in value]
     return value

@@ -43,6 +43,13 @@ class Journal:
         """Training starts after this step."""
         self.display.begin(step, self.config.trainer.total_training_steps or 0, self.history)
 
+    def go_back(self, step: int | None) -> None:
+        """Forget what was told of later steps: they are done again. None is the very start."""
+        trainer = self.config.trainer
+        self.metrics = MetricsFile(self.metrics.path, step)
+        self.trajectories = TrajectoryFiles(self.trajectories.folder, trainer.keep_trajectories, step or 0)
+        self.begin(step or 0)
+
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """Write a step's metrics, and tell about it."""
         self.metrics.write(step, metrics)

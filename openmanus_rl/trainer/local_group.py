@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from openmanus_rl.config.learning import updates_per_step
+from openmanus_rl.agent.configured import make_agent
 from openmanus_rl.config.models import INIT_PREFIX
 from openmanus_rl.rollout.local_engine import LocalEngine
-from openmanus_rl.workers.actor import ActorRolloutRefWorker
-from openmanus_rl.workers.critic import CriticWorker
+from openmanus_rl.trainer.worker_group import actor_seed, critic_seed, make_actor, make_critic, mini_batch_sizes
 from openmanus_rl.workers.lora import LoraAdapters
-from openmanus_rl.workers.model import load_model, load_tokenizer, without_bars
+from openmanus_rl.workers.model import load_model, load_tokenizer, save_model
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
 
+    from openmanus_rl.agent.openmanus_agent import OpenManusAgent
     from openmanus_rl.config.schema import Config
     from openmanus_rl.data.batch import Batch
 
@@ -28,16 +27,12 @@ class LocalWorkerGroup:
     """Policy, reference, critic and engine; the engine samples from the very weights that are trained."""
 
     def __init__(self, config: Config, model: Any = None, tokenizer: Any = None, n_threads: int | None = None) -> None:
-        section = config.actor_rollout_ref
-        rollout, actor = section.rollout, section.actor
+        section, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
         self.config = config
         self.tokenizer = tokenizer or load_tokenizer(section.model.path)
         model = model if model is not None else load_model(section.model.path)
-        steps, max_tokens = config.trainer.total_training_steps, actor.ppo_max_token_len_per_gpu
-        assert steps is not None
-        assert max_tokens is not None
-        self.mini_batch = actor.ppo_mini_batch_size or config.data.train_batch_size
-        self.critic = self._make_critic(model, steps, max_tokens)  # before the model gets adapters
+        self.mini_batches = mini_batch_sizes(config)
+        self.critic = make_critic(config, model)  # before the model gets adapters
         lora = self._add_adapters(model) if section.model.lora_rank else None
         self.engine = LocalEngine(
             model if lora is None else lora.merged,
@@ -47,30 +42,24 @@ class LocalWorkerGroup:
             rollout.max_num_seqs,
             n_threads=rollout.n_threads or n_threads,
         )
-        updates = steps * updates_per_step(actor, config.data.train_batch_size)
-        needs_reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
-        self.actor = ActorRolloutRefWorker(
-            model, section, max_tokens, updates, needs_reference, self.engine, lora
-        )  # fmt: skip
-
-    def _make_critic(self, model: Any, steps: int, max_tokens: int) -> CriticWorker | None:
-        critic, section = self.config.critic, self.config.actor_rollout_ref
-        if critic is None:
-            return None
-        own = critic.model.path not in (None, section.model.path)
-        network = load_model(str(critic.model.path)) if own else copy.deepcopy(model)
-        epochs = critic.ppo_epochs or section.actor.ppo_epochs
-        updates = steps * updates_per_step(critic, self.config.data.train_batch_size)
-        return CriticWorker(
-            network, critic, epochs, max_tokens, updates, section.model.dtype or "float32",
-            section.model.enable_gradient_checkpointing,
-        )  # fmt: skip
+        self.actor = make_actor(config, model, self.engine, lora)
 
     def _add_adapters(self, model: Any) -> LoraAdapters:
         settings = self.config.actor_rollout_ref.model
         # A base that was made on the spot is known by its directory, any other as the user named it.
         base = None if settings.path.startswith(INIT_PREFIX) else settings.path
         return LoraAdapters(model, settings, self.config.trainer.seed, base)
+
+    def make_agent(self) -> OpenManusAgent:
+        """The agent of the config, on this group's engine."""
+        config = self.config
+        return make_agent(
+            config.env, self.engine, self.tokenizer, config.data.max_prompt_length, config.trainer.seed
+        )  # fmt: skip
+
+    def choose_threads(self) -> int:
+        """Threads of the engine."""
+        return self.engine.choose_threads()
 
     def compute_log_prob(self, batch: Batch, samples: list[int] | None = None) -> Tensor:
         """See `ActorRolloutRefWorker`."""
@@ -86,14 +75,14 @@ class LocalWorkerGroup:
 
     def update_critic(self, batch: Batch, seed: tuple[int, ...]) -> dict[str, float]:
         """Train the critic on a batch; nothing where there is none."""
-        if self.critic is None or self.config.critic is None:
+        if self.critic is None:
             return {}
-        groups = self.config.critic.ppo_mini_batch_size or self.mini_batch
-        return self.critic.update_critic(batch, groups, np.random.default_rng((*seed, 2)))
+        return self.critic.update_critic(batch, self.mini_batches[1], np.random.default_rng(critic_seed(seed)))
 
     def update_actor(self, batch: Batch, seed: tuple[int, ...], rollout_logprobs: Tensor | None) -> dict[str, float]:
         """Train the policy on a batch."""
-        return self.actor.update_actor(batch, self.mini_batch, np.random.default_rng((*seed, 3)), rollout_logprobs)
+        rng = np.random.default_rng(actor_seed(seed))
+        return self.actor.update_actor(batch, self.mini_batches[0], rng, rollout_logprobs)
 
     def publish_weights(self, version: int) -> None:
         """The engine samples from the new weights from now on."""
@@ -112,13 +101,7 @@ class LocalWorkerGroup:
 
     def save_pretrained(self, folder: Path) -> None:
         """The policy as a Hugging Face model directory; LoRA adapters are merged into the weights."""
-        model = self.actor.plain_model()
-        was, model.config._attn_implementation = model.config._attn_implementation, "sdpa"
-        try:
-            with without_bars():
-                model.save_pretrained(folder, safe_serialization=True)
-        finally:
-            model.config._attn_implementation = was
+        save_model(self.actor.plain_model(), folder)
         self.tokenizer.save_pretrained(folder)
 
     def export(self, folder: Path) -> None:
@@ -126,6 +109,9 @@ class LocalWorkerGroup:
         self.save_pretrained(folder / "model")
         if self.actor.lora is not None:
             self.actor.lora.save_pretrained(folder / "adapter")
+
+    def rebuild(self) -> None:
+        """Nothing of it can be lost while this process lives."""
 
     def close(self) -> None:
         """Give back what is held."""

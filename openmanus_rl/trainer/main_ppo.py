@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,20 +112,28 @@ def estimate_as_comment(config: Config) -> str:
 
 def run(config: Config, command: str = "") -> None:
     """Build the parts that the config names and train; what stops a run is said in one line."""
-    if config.trainer.backend == "ray":
-        print("error: trainer.backend=ray is not part of this version yet; use trainer.backend=local", file=sys.stderr)
-        raise SystemExit(exits.FAILED)
+    from openmanus_rl.trainer.ray_cluster import INSTALL, ClusterError, WorkerLostError, gpu_fault
+
+    fault = gpu_fault(config.trainer)
+    if fault is None and config.trainer.backend == "ray" and find_spec("ray") is None:
+        fault = INSTALL
+    if fault is not None:
+        print(f"error: {fault}", file=sys.stderr)
+        raise SystemExit(exits.BAD_INPUT)
     from transformers.utils import logging
 
     from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError
     from openmanus_rl.trainer.ray_trainer import LogProbGapError
-    from openmanus_rl.trainer.run import train as train_locally
+    from openmanus_rl.trainer.run import train as train_as_configured
     from openmanus_rl.trainer.stages import TooManyFailuresError
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has a display of its own
     try:
-        train_locally(config, command)
-    except (CheckpointError, RunInUseError, LogProbGapError, TooManyFailuresError, ValueError, OSError) as error:
+        train_as_configured(config, command)
+    except (
+        CheckpointError, RunInUseError, LogProbGapError, TooManyFailuresError, ClusterError, WorkerLostError,
+        ValueError, OSError,
+    ) as error:  # fmt: skip
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(exits.FAILED) from error
 

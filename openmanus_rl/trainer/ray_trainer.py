@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from openmanus_rl.agent.openmanus_agent import OpenManusAgent
     from openmanus_rl.algorithms.kl import AdaptiveKLController, FixedKLController
     from openmanus_rl.config.schema import Config
     from openmanus_rl.data.batch import Batch
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from openmanus_rl.environments.base import Split
     from openmanus_rl.rewards import RewardComposer
     from openmanus_rl.rollout.engine import SamplingParams
-    from openmanus_rl.trainer.local_group import LocalWorkerGroup
+    from openmanus_rl.trainer.worker_group import Agent, WorkerGroup
 
 # Below this mean and largest difference the engine's log-probs are the trainer's, and are not computed again.
 SAME_MEAN, SAME_LARGEST = 1e-4, 1e-2
@@ -49,8 +48,8 @@ class RayPPOTrainer:
     """
 
     config: Config
-    group: LocalWorkerGroup
-    agent: OpenManusAgent
+    group: WorkerGroup
+    agent: Agent
     composer: RewardComposer
     tasks: Callable[[Split], Sequence[str]]
     report: Callable[[int, dict[str, float]], None]
@@ -62,6 +61,11 @@ class RayPPOTrainer:
     kl_control: FixedKLController | AdaptiveKLController = field(init=False)
 
     def __post_init__(self) -> None:
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Be where a new run is."""
+        self.step = 0
         control = self.config.algorithm.kl_ctrl
         self.kl_control = make_kl_controller(control.type, control.kl_coef, control.target_kl, control.horizon)
 
@@ -121,7 +125,7 @@ class RayPPOTrainer:
             self.agent, config.data.max_response_length, rollout.temperature, rollout.top_p, rollout.top_k
         )
         # A resumed run starts here with an empty cache; so does every step.
-        self.agent.engine.forget()
+        self.agent.forget()
         kept: list[Trajectory] = []
         every: list[Trajectory] = []
         wanted = config.data.train_batch_size
@@ -199,7 +203,7 @@ class RayPPOTrainer:
         )
         metrics: dict[str, float] = {}
         every: list[Trajectory] = []
-        self.agent.engine.forget()
+        self.agent.forget()
         start = time.perf_counter()
         splits: tuple[Split, ...] = ("valid_seen", "valid_unseen")
         for number, split in enumerate(splits):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from openmanus_rl.agent.configured import make_agent
 from openmanus_rl.config.models import INIT_PREFIX, local_path
 from openmanus_rl.config.resolved import write_resolved
 from openmanus_rl.environments.configured import make_configured_env
@@ -20,6 +19,7 @@ from openmanus_rl.trainer.base_model import make_base_model
 from openmanus_rl.trainer.ending import tell_end
 from openmanus_rl.trainer.journal import Journal
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
+from openmanus_rl.trainer.ray_cluster import WorkerLostError
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
 from openmanus_rl.workers.lora import require_peft
 from openmanus_rl.workers.model import load_model, load_tokenizer
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from openmanus_rl.config.schema import Config
     from openmanus_rl.environments.base import Split
+    from openmanus_rl.trainer.worker_group import WorkerGroup
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ class Run:
     config: Config
     directory: Path
     journal: Journal
-    group: LocalWorkerGroup
+    group: WorkerGroup
     trainer: RayPPOTrainer | None = None
     best: float = -1.0
     best_step: int = 0
@@ -82,44 +83,98 @@ def train(config: Config, command: str = "") -> Path:
     if config.actor_rollout_ref.model.lora_rank:
         require_peft()  # now, not after a warm start of minutes
     with checkpoint.locked(directory):
-        resumed = find_checkpoint(config, directory)
-        step, state = (0, None) if resumed is None else checkpoint.read_checkpoint(resumed)
+        origin = _origin(config, find_checkpoint(config, directory))
+        step, resumed = origin.step, origin.folder is not None
         if config.trainer.resume_mode != "auto" and (aside := checkpoint.set_aside(directory, step)):
             print(f"what an earlier run left there is now in {aside}", flush=True)
         write_resolved(config, directory)
-        journal = Journal(config, directory, step if state else None, command)
+        journal = Journal(config, directory, step if resumed else None, command)
         try:
-            run, reached = _train(config, directory, journal, (step, state, resumed))
+            run, reached = _train(config, directory, journal, origin)
         finally:
             journal.close()
         tell_end(config, directory, journal, reached, stopped=run.stopping, saved=run.saved)
     return directory
 
 
-def _train(
-    config: Config, directory: Path, journal: Journal, origin: tuple[int, dict[str, Any] | None, Path | None]
-) -> tuple[Run, int]:
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where training goes on from; at the very start there is no folder and no state."""
+
+    step: int = 0
+    state: dict[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+
+
+def _origin(config: Config, folder: Path | None) -> Origin:
+    if folder is None:
+        return Origin()
+    # On Ray the workers read their own tensors.
+    read = checkpoint.open_checkpoint if config.trainer.backend == "ray" else checkpoint.read_checkpoint
+    step, state = read(folder)
+    return Origin(step, state, folder)
+
+
+def _train(config: Config, directory: Path, journal: Journal, origin: Origin) -> tuple[Run, int]:
     """Put the parts together and fit; the run, and the step that it reached."""
-    step, state, resumed = origin
-    model, tokenizer = _base(config, directory, journal)
-    group = LocalWorkerGroup(config, model, tokenizer, _threads(directory))
-    _remember_threads(directory, group)
-    run = Run(config, directory, journal, group)
     with ExitStack() as parts:
+        group = _group(config, directory, journal)
         parts.callback(group.close)
+        _remember_threads(directory, group)
+        run = Run(config, directory, journal, group)
         env = parts.enter_context(closing(make_configured_env(config.env, config.trainer.seed)))
         trainer = _trainer(config, group, run, env.tasks)
         parts.callback(trainer.agent.close)
-        if state is not None and resumed is not None:
-            _restore(run, trainer, step, state, resumed)
+        if origin.folder is not None:
+            _restore(run, trainer, origin)
         journal.begin(trainer.step)
         with _interruptible(run):
-            trainer.fit()
+            _fit(run, trainer)
     return run, trainer.step
 
 
-def _restore(run: Run, trainer: RayPPOTrainer, step: int, state: dict[str, Any], folder: Path) -> None:
+def _group(config: Config, directory: Path, journal: Journal) -> WorkerGroup:
+    """The workers, here or on Ray."""
+    path = _base(config, directory, journal)
+    if config.trainer.backend == "ray":
+        from openmanus_rl.trainer.ray_group import RayWorkerGroup
+
+        return RayWorkerGroup(config, path, load_tokenizer(path), journal.display.warn)
+    return LocalWorkerGroup(config, load_model(path), load_tokenizer(path), _threads(directory))
+
+
+def _fit(run: Run, trainer: RayPPOTrainer) -> None:
+    """Train; where training workers are lost, go on from the last checkpoint with new ones."""
+    limit = run.config.trainer.max_restarts
+    for attempt in range(limit + 1):
+        try:
+            trainer.fit()
+            return
+        except WorkerLostError as error:
+            if attempt == limit:
+                raise WorkerLostError(
+                    f"{error}; after {limit} restarts (trainer.max_restarts) the run stops"
+                ) from error
+            _go_back(run, trainer, str(error))
+
+
+def _go_back(run: Run, trainer: RayPPOTrainer, reason: str) -> None:
+    """New workers, as the last checkpoint has them; without one, as they were at the very start."""
+    found = checkpoint.checkpoints(run.directory)
+    origin = _origin(run.config, found[-1] if found else None)
+    run.journal.display.warn(f"{reason}; going back to step {origin.step} with new workers")
+    run.group.rebuild()
+    run.journal.go_back(origin.step if origin.folder is not None else None)
+    if origin.folder is not None:
+        _restore(run, trainer, origin)
+        return
+    run.group.publish_weights(0)
+    trainer.start_over()
+
+
+def _restore(run: Run, trainer: RayPPOTrainer, origin: Origin) -> None:
     """Go on from a checkpoint."""
+    state, folder = origin.state, origin.folder
     try:
         run.group.load_state_dict(state["workers"])
         trainer.kl_control.value = float(state["kl_coefficient"])
@@ -131,9 +186,9 @@ def _restore(run: Run, trainer: RayPPOTrainer, step: int, state: dict[str, Any],
             "Start anew with trainer.resume_mode=disable"
         ) from error
     run.note_best()  # it may have been killed before it could
-    run.group.publish_weights(step)
-    trainer.step = step
-    run.journal.display.say(f"going on after step {step}: {folder}")
+    run.group.publish_weights(origin.step)
+    trainer.step = origin.step
+    run.journal.display.say(f"going on after step {origin.step}: {folder}")
 
 
 def find_checkpoint(config: Config, directory: Path) -> Path | None:
@@ -147,25 +202,21 @@ def find_checkpoint(config: Config, directory: Path) -> Path | None:
     return local_path(mode)
 
 
-def _base(config: Config, directory: Path, journal: Journal) -> tuple[Any, Any]:
-    """The model that training starts from; a new one is made once, and kept in the run directory."""
+def _base(config: Config, directory: Path, journal: Journal) -> str:
+    """Where the model is that training starts from; a new one is made once, and kept in the run directory."""
     path = config.actor_rollout_ref.model.path
     if not path.startswith(INIT_PREFIX):
-        return load_model(path), load_tokenizer(path)
-    folder = directory / "base"
+        return path
+    folder = directory.absolute() / "base"
     if not folder.is_dir():
         make_base_model(config, folder, journal.display)
-    return load_model(str(folder)), load_tokenizer(str(folder))
+    return str(folder)
 
 
-def _trainer(
-    config: Config, group: LocalWorkerGroup, run: Run, tasks: Callable[[Split], Sequence[str]]
-) -> RayPPOTrainer:
-    room = config.data.max_prompt_length
-    agent = make_agent(config.env, group.engine, group.tokenizer, room, config.trainer.seed)
+def _trainer(config: Config, group: WorkerGroup, run: Run, tasks: Callable[[Split], Sequence[str]]) -> RayPPOTrainer:
     composer = RewardComposer.from_specs([part.model_dump() for part in config.reward.components])
     run.trainer = RayPPOTrainer(
-        config, group, agent, composer, tasks, run.journal.step, run.save, run.journal.keep,
+        config, group, group.make_agent(), composer, tasks, run.journal.step, run.save, run.journal.keep,
         run.journal.display.progress, should_stop=lambda: run.stopping,
     )  # fmt: skip
     return run.trainer
@@ -177,9 +228,9 @@ def _threads(directory: Path) -> int | None:
     return int(orjson.loads(path.read_bytes())["n_threads"]) if path.is_file() else None
 
 
-def _remember_threads(directory: Path, group: LocalWorkerGroup) -> None:
+def _remember_threads(directory: Path, group: WorkerGroup) -> None:
     """Before the first step: a run that is killed in it must find the number again."""
-    (directory / "engine.json").write_bytes(orjson.dumps({"n_threads": group.engine.choose_threads()}))
+    (directory / "engine.json").write_bytes(orjson.dumps({"n_threads": group.choose_threads()}))
 
 
 @contextmanager

@@ -11,10 +11,12 @@ import torch
 from openmanus_rl.algorithms.aggregation import agg_loss
 from openmanus_rl.algorithms.kl import kl_penalty
 from openmanus_rl.algorithms.policy_loss import compute_policy_loss
-from openmanus_rl.workers.micro_batches import split_into_micro_batches, split_into_mini_batches
+from openmanus_rl.workers.micro_batches import n_action_tokens, split_into_mini_batches
 from openmanus_rl.workers.model import make_half_safe
+from openmanus_rl.workers.networks import PolicyNetwork, load_weights, named_weights
 from openmanus_rl.workers.optimizer import Optimizer
-from openmanus_rl.workers.packed import autocast, prepare, token_logprobs
+from openmanus_rl.workers.packed import autocast, prepare
+from openmanus_rl.workers.world import ALONE, merge
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,13 +27,14 @@ if TYPE_CHECKING:
     from openmanus_rl.rollout.local_engine import LocalEngine
     from openmanus_rl.workers.lora import LoraAdapters
     from openmanus_rl.workers.micro_batches import MicroBatch
+    from openmanus_rl.workers.world import Extremes, World
 
 # Metrics of which the extreme counts, not the sum over portions.
-_EXTREMES = {"ratio_max": max, "ratio_min": min}
+_EXTREMES: Extremes = {"ratio_max": max, "ratio_min": min}
 
 
 class ActorRolloutRefWorker:
-    """Trains the policy. `max_tokens` is the size of a packed micro-batch.
+    """Trains the policy. `max_tokens` is the size of a packed micro-batch; the ranks of `world` train it together.
 
     The engine, if any, shares the weights. With `lora`, the adapters in the model, it samples from `lora.merged`, and
     the reference is the model with its adapters off.
@@ -46,51 +49,61 @@ class ActorRolloutRefWorker:
         needs_reference: bool,
         engine: LocalEngine | None = None,
         lora: LoraAdapters | None = None,
+        world: World = ALONE,
     ) -> None:
+        self.world = world
         self.model, self.config, self.max_tokens, self.engine, self.lora = model, config, max_tokens, engine, lora
         prepare(model)
         if config.model.enable_gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        self.device = next(model.parameters()).device
-        self.temperature = config.rollout.temperature
+        self.device = world.device or next(model.parameters()).device
         self.dtype = getattr(torch, config.model.dtype or "float32")
         if self.dtype is not torch.float32 and self.device.type == "cpu":
             make_half_safe(str(self.dtype).removeprefix("torch."))
         self.has_reference = needs_reference
         self.reference: Any = frozen_copy(model) if needs_reference and lora is None else None
+        self.network = self._network(model)
+        self.reference_network = None if self.reference is None else self._network(self.reference)
         self.optimizer = Optimizer(
             model, config.actor.optim, total_steps, config.actor.grad_clip, scaled=self.dtype is torch.float16
         )
+
+    def _network(self, model: Any) -> PolicyNetwork:
+        network = PolicyNetwork(model, self.config.rollout.temperature, self.config.actor.logits_chunk_tokens)
+        self.world.shard(network, self.config.actor.fsdp_config.offload_policy, self.dtype)
+        return network
 
     # --- log-probs ----------------------------------------------------------------------------------------
 
     def compute_log_prob(self, batch: Batch, samples: list[int] | None = None) -> Tensor:
         """The policy's log-probs of the agent's tokens, (T,), zero elsewhere; of some samples only, if given."""
-        return self._logprobs(self.model, batch, samples)
+        return self._logprobs(self.network, batch, samples)
 
     def compute_ref_log_prob(self, batch: Batch) -> Tensor:
         """The reference's."""
         if not self.has_reference:
             raise RuntimeError("this worker was made without a reference")
-        if self.lora is None:
-            return self._logprobs(self.reference, batch, None)
+        if self.reference_network is not None:
+            return self._logprobs(self.reference_network, batch, None)
+        assert self.lora is not None
         with self.lora.disabled():
-            return self._logprobs(self.model, batch, None)
+            return self._logprobs(self.network, batch, None)
 
     @torch.no_grad()
-    def _logprobs(self, model: Any, batch: Batch, samples: list[int] | None) -> Tensor:
-        model.eval()
-        column = torch.zeros(batch.n_tokens)
+    def _logprobs(self, network: PolicyNetwork, batch: Batch, samples: list[int] | None) -> Tensor:
+        network.eval()
+        column = torch.zeros(batch.n_tokens, device=batch.token_ids.device)
         chosen = list(range(batch.n_samples)) if samples is None else samples
-        for micro in split_into_micro_batches(batch, chosen, self.max_tokens):
-            column[micro.places] = self._forward(model, micro)[0].cpu()
-        return column
+        micros, _ = self.world.micro_batches(batch, chosen, self.max_tokens)
+        for micro in micros:
+            column[micro.places] = self._forward(network, micro)[0]
+        self.world.rest(network)
+        return self.world.summed(column).cpu()
 
-    def _forward(self, model: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+    def _forward(self, network: PolicyNetwork, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         with autocast(self.device, self.dtype):
-            return token_logprobs(
-                model, micro.packed, micro.targets, self.temperature, self.config.actor.logits_chunk_tokens
-            )
+            logprobs, entropy = network(micro.packed, micro.targets)
+        return logprobs, entropy
 
     # --- the update -----------------------------------------------------------------------------------------
 
@@ -113,14 +126,17 @@ class ActorRolloutRefWorker:
         return combine(steps)
 
     def _optimizer_step(self, batch: Batch, samples: list[int], rollout_logprobs: Tensor | None) -> dict[str, float]:
-        micros = split_into_micro_batches(batch, samples, self.max_tokens)
-        n_tokens = float(sum(len(micro.targets) for micro in micros))
-        metrics: dict[str, float] = {}
+        micros, imbalance = self.world.micro_batches(batch, samples, self.max_tokens)
+        n_tokens = n_action_tokens(batch, samples)
+        found: list[dict[str, float]] = []
         for micro in micros:
-            loss, found = self._loss(batch, micro, n_tokens, float(len(samples)), rollout_logprobs)
+            loss, metrics = self._loss(batch, micro, n_tokens, float(len(samples)), rollout_logprobs)
             self.optimizer.backward(loss)
-            for name, value in found.items():
-                metrics[name] = _EXTREMES.get(name, sum)((metrics[name], value)) if name in metrics else value
+            if len(micro.targets):
+                found.append(metrics)
+        metrics = self.world.merged(merge(found, _EXTREMES), _EXTREMES)
+        if self.world.size > 1:
+            metrics["imbalance"] = imbalance
         return metrics | self.optimizer.finish()
 
     def _loss(
@@ -128,7 +144,7 @@ class ActorRolloutRefWorker:
     ) -> tuple[Tensor, dict[str, float]]:
         """The loss of a portion: its share of the mini-batch's loss, so that portions add up."""
         actor = self.config.actor
-        logprobs, entropy = self._forward(self.model, micro)
+        logprobs, entropy = self._forward(self.network, micro)
         mask = micro.mask
         assert batch.advantages is not None
         loss, metrics = compute_policy_loss(
@@ -176,18 +192,21 @@ class ActorRolloutRefWorker:
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, reference and optimizer; with LoRA, of the weights only the adapters."""
-        model = (self.model if self.lora is None else self.lora).state_dict()
-        reference = None if self.reference is None else self.reference.state_dict()
+        model = named_weights(self.model) if self.lora is None else self.lora.state_dict()
+        reference = None if self.reference is None else named_weights(self.reference)
         return {"model": model, "optimizer": self.optimizer.state_dict(), "reference": reference}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         if self.lora is None and "adapters" in state["model"]:
             raise ValueError("it holds LoRA adapters, but actor_rollout_ref.model.lora_rank is 0")
-        (self.model if self.lora is None else self.lora).load_state_dict(state["model"])
+        if self.lora is None:
+            load_weights(self.model, state["model"])
+        else:
+            self.lora.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.reference is not None:
-            self.reference.load_state_dict(state["reference"])
+            load_weights(self.reference, state["reference"])
 
 
 def frozen_copy(model: Any) -> Any:

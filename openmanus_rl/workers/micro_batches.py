@@ -61,32 +61,68 @@ def split_into_mini_batches(batch: Batch, groups: int, rng: np.random.Generator)
     return [[sample for group in portion for sample in members[group]] for portion in portions]
 
 
+def split_over_ranks(batch: Batch, samples: Sequence[int], ranks: int) -> list[list[int]]:
+    """A share for each rank: the longest sample next to whoever has the fewest tokens, so that all finish together."""
+    if ranks == 1:
+        return [list(samples)]
+    lengths = batch.lengths.tolist()
+    order = sorted(samples, key=lambda sample: (-lengths[sample], sample))
+    return _deal(order, lengths, ranks)[0]
+
+
 def split_into_micro_batches(batch: Batch, samples: Sequence[int], max_tokens: int) -> list[MicroBatch]:
-    """Samples packed up to `max_tokens` each, longest first: the portions come out even, and nothing is padded."""
+    """Samples packed up to `max_tokens` each."""
+    return [make_micro_batch(batch, portion) for portion in pack(batch, samples, max_tokens)]
+
+
+def pack(batch: Batch, samples: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Portions of at most `max_tokens`, longest sample first: they come out even, and nothing is padded."""
     lengths = batch.lengths.tolist()
     order = sorted(samples, key=lambda sample: (-lengths[sample], sample))
     count = max(1, -(-sum(lengths[sample] for sample in order) // max_tokens))
     while True:
-        portions: list[list[int]] = [[] for _ in range(count)]
-        filled = [0] * count
-        for sample in order:
-            place = min(range(count), key=lambda k: filled[k])
-            portions[place].append(sample)
-            filled[place] += lengths[sample]
+        portions, filled = _deal(order, lengths, count)
         if max(filled) <= max_tokens or all(len(portion) <= 1 for portion in portions):
-            return [make_micro_batch(batch, sorted(portion)) for portion in portions if portion]
+            return [sorted(portion) for portion in portions if portion]
         count += 1
+
+
+def _deal(order: Sequence[int], lengths: list[int], count: int) -> tuple[list[list[int]], list[int]]:
+    """Samples one by one to the portion with the fewest tokens; the portions, and their tokens."""
+    portions: list[list[int]] = [[] for _ in range(count)]
+    filled = [0] * count
+    for sample in order:
+        place = min(range(count), key=lambda k: filled[k])
+        portions[place].append(sample)
+        filled[place] += lengths[sample]
+    return portions, filled
+
+
+def n_action_tokens(batch: Batch, samples: Sequence[int]) -> float:
+    """The tokens that the agent wrote in these samples."""
+    before = torch.cat([torch.zeros(1, dtype=torch.long), batch.action_mask.cpu().cumsum(0)])
+    bounds = batch.cu_seqlens.cpu().long()
+    counts = (before[bounds[1:]] - before[bounds[:-1]]).tolist()
+    return float(sum(counts[sample] for sample in samples))
+
+
+def idle_micro_batch(batch: Batch) -> MicroBatch:
+    """One token and no target: a pass that teaches nothing."""
+    none = batch.token_ids[:0]
+    packed = Packed(batch.token_ids[:1], batch.position_ids[:1], torch.tensor([0, 1]))
+    return MicroBatch(packed=packed, targets=none, places=none, rows=none, columns=none, n_samples=1, width=1)
 
 
 def make_micro_batch(batch: Batch, samples: Sequence[int]) -> MicroBatch:
     """These samples, packed."""
     bounds = batch.cu_seqlens.tolist()
-    places = torch.cat([torch.arange(bounds[sample], bounds[sample + 1]) for sample in samples])
-    lengths = torch.tensor([bounds[sample + 1] - bounds[sample] for sample in samples])
+    device = batch.token_ids.device
+    places = torch.cat([torch.arange(bounds[sample], bounds[sample + 1], device=device) for sample in samples])
+    lengths = torch.tensor([bounds[sample + 1] - bounds[sample] for sample in samples], device=device)
     ends = torch.cumsum(lengths, 0)
-    cu_seqlens = torch.cat([torch.zeros(1, dtype=torch.long), ends])
+    cu_seqlens = torch.cat([ends.new_zeros(1), ends])
     targets = batch.action_mask[places].nonzero().squeeze(-1)
-    sample_of = torch.arange(len(samples)).repeat_interleave(lengths)
+    sample_of = torch.arange(len(samples), device=device).repeat_interleave(lengths)
     packed = Packed(batch.token_ids[places], batch.position_ids[places], cu_seqlens)
     return MicroBatch(
         packed=packed, targets=targets, places=places[targets], rows=sample_of[targets],

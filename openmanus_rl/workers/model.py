@@ -17,6 +17,7 @@ from openmanus_rl.config.models import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import torch
 
@@ -54,6 +55,16 @@ def load_model(path: str, dtype: str = "float32", device: str = "cpu") -> torch.
         model = without_quantization(model)
     loaded: torch.nn.Module = model.to(device).eval()
     return loaded
+
+
+def save_model(model: Any, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
+    """As a Hugging Face model directory; with `weights`, of a model whose own are not here in full."""
+    was, model.config._attn_implementation = model.config._attn_implementation, "sdpa"
+    try:
+        with without_bars():
+            model.save_pretrained(folder, safe_serialization=True, state_dict=weights)
+    finally:
+        model.config._attn_implementation = was
 
 
 @contextmanager

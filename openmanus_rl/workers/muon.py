@@ -43,9 +43,21 @@ def _move(matrix: torch.nn.Parameter, state: dict[str, Any], rate: float, weight
     if not state:
         state["momentum"] = torch.zeros_like(matrix)
     momentum = state["momentum"].lerp_(matrix.grad, 1.0 - MOMENTUM)
-    direction = orthogonalised(matrix.grad.lerp(momentum, MOMENTUM))
+    direction = _orthogonalised_whole(matrix.grad.lerp(momentum, MOMENTUM))
     matrix.mul_(1.0 - rate * weight_decay)
     matrix.add_(direction, alpha=-rate * LIKE_ADAMW * math.sqrt(max(matrix.shape)))
+
+
+def _orthogonalised_whole(matrix: torch.Tensor) -> torch.Tensor:
+    """The same of a sharded matrix: gathered, computed by every rank, and sharded again."""
+    if not hasattr(matrix, "full_tensor"):
+        return orthogonalised(matrix)
+    from torch.distributed.tensor import DTensor, Replicate
+
+    assert isinstance(matrix, DTensor)
+    full = orthogonalised(matrix.full_tensor())
+    replicated = DTensor.from_local(full, matrix.device_mesh, [Replicate()], run_check=False)
+    return replicated.redistribute(placements=matrix.placements)
 
 
 def orthogonalised(matrix: torch.Tensor) -> torch.Tensor:

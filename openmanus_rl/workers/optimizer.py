@@ -58,7 +58,7 @@ class Optimizer:
         """
         for mover in self.movers.values():
             self.scaler.unscale_(mover)
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.grad_clip))
+        norm = _number(torch.nn.utils.clip_grad_norm_(self.parameters, self.grad_clip))
         taken = math.isfinite(norm)
         for mover in self.movers.values():
             if taken:
@@ -86,6 +86,21 @@ class Optimizer:
             for group in mover.param_groups:
                 group["lr"] = self.rate
 
+    @torch.no_grad()
+    def prepare_state(self) -> None:
+        """Make the state that the first step would make, so that a saved one can be read into it."""
+        for name, mover in self.movers.items():
+            for group in mover.param_groups:
+                for parameter in group["params"]:
+                    if mover.state[parameter]:
+                        continue
+                    if name == "muon":
+                        mover.state[parameter]["momentum"] = torch.zeros_like(parameter)
+                    else:
+                        step = torch.zeros((), device=parameter.device)
+                        moments = {moment: torch.zeros_like(parameter) for moment in ("exp_avg", "exp_avg_sq")}
+                        mover.state[parameter].update(step=step, **moments)
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
         moved = {name: mover.state_dict() for name, mover in self.movers.items()}
@@ -98,6 +113,11 @@ class Optimizer:
         self.scaler.load_state_dict(state["scaler"])
         self.steps = int(state["steps"])
         self._set_rate()
+
+
+def _number(norm: Any) -> float:
+    """Of sharded gradients the norm is a sum that is yet to be taken over ranks."""
+    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
 def _movers(

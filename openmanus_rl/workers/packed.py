@@ -41,7 +41,7 @@ class Packed:
 
 
 def hidden_states(model: Any, packed: Packed) -> Tensor:
-    """(T, width): the last hidden state of every token."""
+    """(T, width): the last hidden state of every token; of a causal language model, or of its decoder."""
     inner = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
     hidden: Tensor = inner(**_inputs(packed)).last_hidden_state[0]
     return hidden

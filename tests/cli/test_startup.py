@@ -104,10 +104,15 @@ def test_training_from_the_command_line(tmp_path: Path) -> None:
     assert "step 1/2" not in again.stdout
 
 
-def test_what_is_not_there_yet_says_so(tmp_path: Path) -> None:
-    result = run("-m", "openmanus_rl", "train", "trainer.backend=ray", cwd=tmp_path)
-    assert result.returncode == 1
-    assert result.stderr == "error: trainer.backend=ray is not part of this version yet; use trainer.backend=local\n"
+def test_gpus_on_a_machine_without_them(tmp_path: Path) -> None:
+    result = run("-m", "openmanus_rl", "train", "trainer.n_gpus_per_node=4", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr == (
+        "error: trainer.n_gpus_per_node=4, but this machine has no GPU. Set trainer.n_gpus_per_node=0 "
+        "trainer.backend=ray trainer.n_cpu_workers=2 (two CPU workers), or trainer.n_gpus_per_node=0 "
+        "trainer.backend=local (one process); to use the GPUs of a Ray cluster, trainer.ray_address=HOST:6379\n"
+    )
+    assert not (tmp_path / "runs").exists()
 
 
 def test_env_list_and_check(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_engine_and_trainer_that_disagree_stop_the_run(tmp_path: Path, monkeypat
 
     def shaken(self: Any, *given: Any) -> Any:
         metrics = original(self, *given)
-        self.temperature = 3.0
+        self.network.temperature = 3.0
         return metrics
 
     monkeypatch.setattr(ActorRolloutRefWorker, "update_actor", shaken)

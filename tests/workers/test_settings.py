@@ -39,7 +39,7 @@ ACTOR: list[tuple[str, Any]] = [
 # Read by the worker group or in stages before the update; these tests are below, or in tests/trainer.
 ELSEWHERE = {
     "ppo_mini_batch_size", "ppo_max_token_len_per_gpu", "logits_chunk_tokens", "use_invalid_action_penalty",
-    "invalid_action_penalty_coef",
+    "invalid_action_penalty_coef", "fsdp_config.offload_policy",
 }  # fmt: skip
 CRITIC: list[tuple[str, Any]] = [
     ("optim.name", "muon"), ("optim.lr", 2e-3), ("optim.weight_decay", 0.5), ("optim.betas", (0.5, 0.9)),
@@ -65,7 +65,8 @@ def leaves(section: type[Section], prefix: str = "") -> set[str]:
 
 def test_no_setting_of_the_update_is_left_out_here() -> None:
     assert leaves(ActorConfig) == {key for key, _ in ACTOR} | ELSEWHERE
-    assert leaves(CriticConfig) == {key for key, _ in CRITIC} | {"model.path", "ppo_epochs", "ppo_mini_batch_size"}
+    elsewhere = {"model.path", "ppo_epochs", "ppo_mini_batch_size", "fsdp_config.offload_policy"}
+    assert leaves(CriticConfig) == {key for key, _ in CRITIC} | elsewhere
 
 
 def batch_off_policy() -> tuple[Batch, torch.Tensor]:
@@ -157,16 +158,16 @@ def test_gradient_checkpointing_computes_every_block_of_actor_and_critic_again(c
     workers = group(use_kl_loss=False, model={"enable_gradient_checkpointing": checkpointed})
     assert workers.critic is not None
     batch = make_batch(samples=12, groups=6)
-    counts = [count_blocks(worker.model) for worker in (workers.actor, workers.critic)]
+    counts = [count_blocks(decoder) for decoder in (workers.actor.model.model, workers.critic.model.decoder)]
     workers.update_actor(batch, (0, 1), None)
     workers.update_critic(batch, (0, 1))
     assert [len(calls) for calls in counts] == [3 * times, 3 * times]
 
 
-def count_blocks(model: Any) -> list[int]:
+def count_blocks(decoder: Any) -> list[int]:
     """One entry for every time that a block's last part starts."""
     calls: list[int] = []
-    for layer in model.model.layers:
+    for layer in decoder.layers:
         layer.mlp.register_forward_pre_hook(lambda *_: calls.append(1))
     return calls
 

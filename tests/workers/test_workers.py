@@ -12,7 +12,7 @@ from openmanus_rl.config.learning import ActorConfig, ActorRolloutRefConfig, Cri
 from openmanus_rl.data.batch import Batch
 from openmanus_rl.workers.actor import ActorRolloutRefWorker, combine
 from openmanus_rl.workers.critic import CriticWorker
-from openmanus_rl.workers.micro_batches import split_into_micro_batches, split_into_mini_batches
+from openmanus_rl.workers.micro_batches import split_into_micro_batches, split_into_mini_batches, split_over_ranks
 from openmanus_rl.workers.optimizer import Optimizer
 from openmanus_rl.workers.packed import Packed, prepare, token_logprobs
 from tests.rollout.models import make_model
@@ -192,6 +192,16 @@ def test_critic_micro_batches_add_up() -> None:
 
 
 # --- portions -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_ranks_get_every_sample_once_and_differ_by_no_more_than_one(ranks: int) -> None:
+    batch = make_batch(samples=12, groups=4)
+    lengths = batch.lengths.tolist()
+    shares = split_over_ranks(batch, range(12), ranks)
+    assert sorted(sample for share in shares for sample in share) == list(range(12))
+    tokens = [sum(lengths[sample] for sample in share) for share in shares]
+    assert max(tokens) - min(tokens) <= max(lengths)
 
 
 def test_mini_batches_hold_whole_groups_once() -> None:

@@ -1,0 +1,143 @@
+"""An engine that serves several clients: one thread drives it, and batches over all of them.
+
+    host.submit("worker 3", requests)         from any thread
+    host.take("worker 3", seconds=10.0)       what is finished of theirs; waits for it, [] when the time is over
+
+Whatever touches the engine is done by its thread, between two polls. Any engine of the protocol can be behind it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import defaultdict
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from openmanus_rl.rollout.engine import Completion, Engine, Request
+
+T = TypeVar("T")
+
+
+class EngineHost:
+    """Clients name their own requests and sessions: two of them may use the same names."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.owners: dict[str, tuple[str, str]] = {}
+        self.done: dict[str, list[Completion]] = defaultdict(list)
+        self.failure: Exception | None = None
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self._thread.start()
+
+    # --- for clients ----------------------------------------------------------------------------------------
+
+    def submit(self, client: str, requests: Sequence[Request]) -> None:
+        """Take requests in; `take` gives their completions."""
+        named = [
+            replace(r, request_id=f"{client}/{r.request_id}", session=f"{client}/{r.session}" if r.session else "")
+            for r in requests
+        ]
+
+        def work() -> None:
+            for own, request in zip(named, requests, strict=True):
+                self.owners[own.request_id] = (client, request.request_id)
+            self.engine.submit(named)
+
+        self._tasks.put(work)
+
+    def take(self, client: str, seconds: float) -> list[Completion]:
+        """Completions of this client's requests; [] if none comes in time."""
+        with self._news:
+            self._news.wait_for(lambda: self.done[client] or self.failure is not None, seconds)
+            if self.failure is not None:
+                raise RuntimeError(f"the engine failed: {self.failure}") from self.failure
+            return self.done.pop(client)
+
+    def release(self, client: str, sessions: Sequence[str]) -> None:
+        """Episodes are over."""
+
+        def work() -> None:
+            for session in sessions:
+                self.engine.release(f"{client}/{session}")
+
+        self._tasks.put(work)
+
+    def cancel(self, client: str, request_ids: Sequence[str] | None = None) -> None:
+        """Forget a client's requests; all of them, if none are named."""
+
+        def work() -> None:
+            wanted = None if request_ids is None else set(request_ids)
+            gone = [
+                own
+                for own, (owner, name) in self.owners.items()
+                if owner == client and (wanted is None or name in wanted)
+            ]
+            self.engine.cancel(gone)
+            for own in gone:
+                del self.owners[own]
+            with self._news:
+                done = self.done.pop(client, [])
+                if wanted is not None:
+                    self.done[client] = [c for c in done if c.request_id not in wanted]
+
+        self._tasks.put(work)
+
+    # --- for whoever holds the engine -----------------------------------------------------------------------
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Have the engine's thread do something, and wait for it."""
+        if self.failure is not None:
+            raise RuntimeError(f"the engine failed: {self.failure}") from self.failure
+        result: Future[T] = Future()
+
+        def task() -> None:
+            try:
+                result.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
+                result.set_exception(error)
+
+        self._tasks.put(task)
+        return result.result()
+
+    def close(self) -> None:
+        """Stop the thread, and give back what the engine holds."""
+        self._tasks.put(None)
+        self._thread.join()
+        self.engine.close()
+
+    # --- the thread -----------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            while self._do_tasks():
+                if self.engine.in_flight:
+                    self._hand_out(self.engine.poll())
+        except Exception as error:  # noqa: BLE001 - told to every client
+            with self._news:
+                self.failure = error
+                self._news.notify_all()
+
+    def _do_tasks(self) -> bool:
+        """Do what has been asked for; wait for it when there is nothing to generate. False at the end."""
+        while True:
+            try:
+                task = self._tasks.get(block=not self.engine.in_flight)
+            except queue.Empty:
+                return True
+            if task is None:
+                return False
+            task()
+
+    def _hand_out(self, completions: list[Completion]) -> None:
+        with self._news:
+            for completion in completions:
+                client, name = self.owners.pop(completion.request_id)
+                self.done[client].append(replace(completion, request_id=name))
+            self._news.notify_all()

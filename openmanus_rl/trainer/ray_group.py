@@ -1,0 +1,255 @@
+"""`RayWorkerGroup`: the workers of a run as Ray actors, behind the same calls as `LocalWorkerGroup`.
+
+training ranks        policy, reference and critic, sharded over all of them; with `placement=colocated` also an engine
+engines               with `placement=separate`, on devices of their own
+environment workers   play the episodes
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openmanus_rl.trainer.env_worker import EnvWorker
+from openmanus_rl.trainer.ray_agent import RayAgent
+from openmanus_rl.trainer.ray_cluster import Cluster, ClusterError, WorkerLostError
+from openmanus_rl.trainer.ray_workers import EngineWorker, TrainingRank
+from openmanus_rl.trainer.worker_group import has_reference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from openmanus_rl.config.schema import Config
+    from openmanus_rl.data.batch import Batch
+    from openmanus_rl.trainer.checkpoint import Saved
+
+SHARDS = "shards"
+# Starting a process and reading a model may take so long, even where stages are short.
+START_SECONDS = 300.0
+
+
+class RayWorkerGroup:
+    """`path` is the model that training starts from, readable on every node; `warn` is told what had to be replaced."""
+
+    def __init__(self, config: Config, path: str, tokenizer: Any, warn: Callable[[str], None]) -> None:
+        _check(config)
+        self.config, self.path, self.tokenizer, self.warn = config, path, tokenizer, warn
+        trainer = config.trainer
+        self.colocated = trainer.placement == "colocated"
+        self.device = "cuda:0" if trainer.n_gpus_per_node else "cpu"  # the only one that Ray lets an actor see
+        self.demand: dict[str, float] = {"CPU": 1.0, "GPU": 1.0} if trainer.n_gpus_per_node else {"CPU": 1.0}
+        self.n_engines = 0 if self.colocated else trainer.n_engines
+        assert trainer.n_env_workers is not None
+        self.n_env_workers = trainer.n_env_workers
+        bundles = [self.demand] * (trainer.n_workers + self.n_engines) + [{"CPU": 1.0}] * self.n_env_workers
+        self.start_seconds = max(trainer.stage_timeout, START_SECONDS)
+        self.cluster = Cluster(trainer.ray_address, bundles, self.start_seconds)
+        self.ray = self.cluster.ray
+        # Sent once, not with every actor.
+        self.shared = [self.ray.put(config), path, self.ray.put(tokenizer)]
+        self.folder = str(Path.cwd())
+        self.weights: tuple[Any, int] | None = None
+        self.dead_engines: set[int] = set()
+        self.ranks: list[Any] = []
+        self.engines = [self._start_engine(number) for number in range(self.n_engines)]
+        self.env_workers = [self._start_env_worker(number) for number in range(self.n_env_workers)]
+        try:
+            self._start_ranks()
+        except BaseException:
+            self.close()
+            raise
+
+    # --- actors -----------------------------------------------------------------------------------------------
+
+    def _start_ranks(self) -> None:
+        size, clients = self.config.trainer.n_workers, 4 + self.n_env_workers
+        self.ranks = [
+            self.cluster.start(
+                TrainingRank, rank, self.demand, clients, self.folder, rank, *self.shared, self.device, self.colocated
+            )
+            for rank in range(size)
+        ]  # fmt: skip
+        address = self.cluster.gather("start", [self.ranks[0].address.remote()], self.start_seconds)[0]
+        calls = [rank.build.remote(address, size, self.config.trainer.stage_timeout) for rank in self.ranks]
+        self.cluster.gather("start", calls, self.start_seconds)
+
+    def _start_engine(self, number: int) -> Any:
+        place = self.config.trainer.n_workers + number
+        clients = 4 + self.n_env_workers
+        return self.cluster.start(EngineWorker, place, self.demand, clients, self.folder, *self.shared, self.device)
+
+    def _start_env_worker(self, number: int) -> Any:
+        place = self.config.trainer.n_workers + self.n_engines + number
+        config, _, tokenizer = self.shared
+        return self.cluster.start(EnvWorker, place, {"CPU": 1.0}, 4, self.folder, number, config, tokenizer)
+
+    @property
+    def hosts(self) -> list[Any]:
+        """The actors that hold an engine; those that died have been replaced."""
+        for number in sorted(self.dead_engines):
+            self._replace_engine(number)
+        self.dead_engines.clear()
+        return self.ranks if self.colocated else self.engines
+
+    def engine_lost(self, number: int) -> None:
+        """An engine has died; the workers have turned to the others, and it is replaced before they start again."""
+        if self.colocated:
+            raise WorkerLostError(f"collect: rank {number} died")
+        if number not in self.dead_engines:
+            self.dead_engines.add(number)
+            self.warn(f"collect: engine {number} died; others write on, and it is replaced")
+
+    def engines_failed(self, reason: str) -> None:
+        """No engine answers."""
+        if self.colocated:
+            raise WorkerLostError(f"collect: {reason}")
+        self.warn(f"collect: {reason}; they are replaced, and unfinished episodes are played again")
+        self.dead_engines |= {number for number in range(self.n_engines) if not self._answers(self.engines[number])}
+
+    def _answers(self, actor: Any) -> bool:
+        try:
+            self.ray.get(actor.forget.remote(), timeout=10.0)
+        except self.ray.exceptions.RayError:
+            return False
+        return True
+
+    def _replace_engine(self, number: int) -> None:
+        self.ray.kill(self.engines[number])
+        self.engines[number] = self._start_engine(number)
+        if self.weights is not None:
+            call = self.engines[number].load.remote(*self.weights)
+            self.cluster.gather("publish", [call], self.start_seconds, f"new engine for {number}:")
+
+    def replace_env_worker(self, number: int) -> None:
+        """Start another one in its place."""
+        self.ray.kill(self.env_workers[number])
+        self.env_workers[number] = self._start_env_worker(number)
+
+    def tell_departed(self) -> None:
+        """Say which nodes have left; it may be known only after their workers were missed."""
+        for address in self.cluster.departed():
+            self.warn(f"node {address} has left the cluster")
+
+    def rebuild(self) -> None:
+        """Begin anew with workers as they were at the very start."""
+        self.tell_departed()
+        for rank in self.ranks:
+            self.ray.kill(rank)
+        self._start_ranks()
+
+    # --- stages -----------------------------------------------------------------------------------------------
+
+    def _all(self, stage: str, method: str, *arguments: Any) -> Any:
+        """Have all ranks do something; the first one's answer."""
+        calls = [getattr(rank, method).remote(*arguments) for rank in self.ranks]
+        return self.cluster.gather(stage, calls, self.config.trainer.stage_timeout)[0]
+
+    def make_agent(self) -> RayAgent:
+        """An agent that plays on the environment workers."""
+        return RayAgent(self)
+
+    def choose_threads(self) -> int:
+        """Threads of each engine: one, unless the config says otherwise; the machine has others to run."""
+        return self.config.actor_rollout_ref.rollout.n_threads or 1
+
+    def forget(self) -> None:
+        """Empty the engines' caches."""
+        calls = [host.forget.remote() for host in self.hosts]
+        who = "rank" if self.colocated else "engine"
+        try:
+            self.cluster.gather("forget", calls, self.config.trainer.stage_timeout, who)
+        except WorkerLostError:
+            if self.colocated:
+                raise
+            self.engines_failed("an engine died between two steps")
+            self.forget()
+
+    def compute_log_prob(self, batch: Batch, samples: list[int] | None = None) -> Tensor:
+        """See `ActorRolloutRefWorker`."""
+        found: Tensor = self._all("old_log_prob", "compute_log_prob", self.ray.put(batch), samples)
+        return found
+
+    def compute_ref_log_prob(self, batch: Batch) -> Tensor | None:
+        """The reference's log-probs, or None where there is no reference."""
+        if not has_reference(self.config):
+            return None
+        found: Tensor = self._all("ref_log_prob", "compute_ref_log_prob", self.ray.put(batch))
+        return found
+
+    def compute_values(self, batch: Batch) -> Tensor | None:
+        """The critic's values, or None where there is no critic."""
+        if self.config.critic is None:
+            return None
+        found: Tensor = self._all("values", "compute_values", self.ray.put(batch))
+        return found
+
+    def update_critic(self, batch: Batch, seed: tuple[int, ...]) -> dict[str, float]:
+        """Train the critic on a batch; nothing where there is none."""
+        if self.config.critic is None:
+            return {}
+        metrics: dict[str, float] = self._all("update_critic", "update_critic", self.ray.put(batch), seed)
+        return metrics
+
+    def update_actor(self, batch: Batch, seed: tuple[int, ...], rollout_logprobs: Tensor | None) -> dict[str, float]:
+        """Train the policy on a batch."""
+        given = (self.ray.put(batch), seed, rollout_logprobs)
+        metrics: dict[str, float] = self._all("update_actor", "update_actor", *given)
+        return metrics
+
+    def publish_weights(self, version: int) -> None:
+        """The engines sample from the new weights from now on."""
+        if self.colocated:
+            self._all("publish", "hand_over", version)
+            return
+        # The weights go from the first rank to the engines' nodes, not through this process.
+        calls = [rank.whole_weights.options(num_returns=2).remote() for rank in self.ranks]
+        self.cluster.gather("publish", [done for _, done in calls], self.config.trainer.stage_timeout)
+        self.weights = (calls[0][0], version)
+        loads = [host.load.remote(*self.weights) for host in self.hosts]
+        try:
+            self.cluster.gather("publish", loads, self.config.trainer.stage_timeout, "engine")
+        except WorkerLostError:
+            self.engines_failed("an engine died while it was given new weights")
+            _ = self.hosts
+
+    # --- checkpoints ------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> None:
+        """Nothing here: the ranks write their shards in `export`."""
+
+    def load_state_dict(self, state: Saved) -> None:
+        """Go on from a checkpoint, of any number of ranks or of one process."""
+        folder = state.folder / SHARDS if (state.folder / SHARDS).is_dir() else state.folder
+        self._all("load", "load", folder.absolute(), state.rest)
+
+    def export(self, folder: Path) -> Any:
+        """`shards/`, what the ranks hold, and `model/`, the policy; returns what belongs to the shards."""
+        folder = folder.absolute()
+        (folder / SHARDS).mkdir()
+        try:
+            rest = self._all("save", "save", folder / SHARDS)
+            self._all("save", "export", folder / "model")
+        except WorkerLostError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return rest
+
+    def close(self) -> None:
+        """End the actors, and the cluster if it was started for them."""
+        if self.ray.is_initialized():
+            for actor in [*self.ranks, *self.engines, *self.env_workers]:
+                self.ray.kill(actor)
+        self.cluster.close()
+
+
+def _check(config: Config) -> None:
+    if config.actor_rollout_ref.model.lora_rank:
+        raise ClusterError(
+            "LoRA is trained in one process in this version: set trainer.backend=local, or train all weights with "
+            "actor_rollout_ref.model.lora_rank=0"
+        )
+    if config.actor_rollout_ref.rollout.name == "vllm":
+        raise ClusterError("vLLM is not part of this version yet: set actor_rollout_ref.rollout.name=local")
