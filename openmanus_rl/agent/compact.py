@@ -93,7 +93,7 @@ def _without_count(part: str) -> str:
 def compact_wish(instruction: str) -> str:
     """The words of a WebShop instruction that say what is wanted, and the price limit.
 
-    >>> compact_wish("i am looking for a mug that is easy clean, and color: dark red, and price lower than 60.00 dollars")
+    >>> compact_wish("i am looking for a mug that is easy clean, color: dark red, and price lower than 60.00 dollars")
     'mug easy clean color dark red < 60'
     """
     text = re.sub(r",? and price lower than (\d+)(?:\.\d+)? dollars", r" < \1", instruction.lower())
@@ -101,10 +101,27 @@ def compact_wish(instruction: str) -> str:
     return " ".join(word for word in words if word not in _POLITE)
 
 
-_POLITE = frozenset(
-    "i im i'm am me my you can could would please find get buy looking need want like prefer for a an the and that "
-    "which is it be to with some one should also has have old broke of in on are as at by or this".split()
-)
+_POLITE = {
+    *("i", "im", "i'm", "am", "me", "my", "you", "can", "could", "would", "please", "find", "get", "buy", "looking"),
+    *(
+        "need",
+        "want",
+        "like",
+        "prefer",
+        "should",
+        "also",
+        "has",
+        "have",
+        "old",
+        "broke",
+        "some",
+        "one",
+        "which",
+        "that",
+    ),
+    *("a", "an", "the", "and", "or", "of", "for", "is", "are", "it", "be", "to", "with", "in", "on", "as", "at", "by"),
+    "this",
+}
 
 
 def compact_grid(observation: str) -> str:
@@ -133,4 +150,9 @@ def goal_of(observation: str) -> str:
     return found[1].strip() if found else ""
 
 
-FILTERS = {"compact_alfworld": compact_alfworld, "compact_webshop": compact_webshop, "compact_wish": compact_wish, "compact_grid": compact_grid}
+FILTERS = {
+    "compact_alfworld": compact_alfworld,
+    "compact_webshop": compact_webshop,
+    "compact_wish": compact_wish,
+    "compact_grid": compact_grid,
+}
