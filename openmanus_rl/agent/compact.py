@@ -14,6 +14,17 @@ _THINGS = re.compile(r"\b(?:an?|and) ")
 _TASK = re.compile(r"Your task is to: (.*?)\.?\s*$", re.DOTALL)
 _ARRIVE = re.compile(r"You arrive at (?:loc \d+\.|[^.]*\.)\s*")
 
+_ON_EVERY_PAGE = {"Back to Search", "Next >", "< Prev", "Rating: N.A.", "Description", "Features", "Reviews", "Buy Now"}
+_COUNT = re.compile(r" \(Total results: \d+\)")
+_RESULTS = re.compile(r"Page \d+")
+_CENTS = re.compile(r"(?<=\d)\.\d{1,2}\b(?=$| \|)")
+# Not the search engine's stop words: "no" and "not" say what is wanted.
+_POLITE_WORDS = (
+    "i im i'm am me my you can could would please find get buy looking need want like prefer should also has have old "
+    "broke some one which that this a an the and or of for is are it be to with in on as at by"
+)
+_POLITE = frozenset(_POLITE_WORDS.split())
+
 
 def compact_alfworld(observation: str) -> str:
     """What is where, and what happened.
@@ -72,22 +83,13 @@ def compact_webshop(observation: str, history: Sequence[Past] = ()) -> str:
         return "start"
     if parts and parts[0] == "Instruction:":
         parts = parts[2:]
-    kept = [_without_count(part) for part in parts if part not in _ON_EVERY_PAGE]
+    kept = [_COUNT.sub("", part) for part in parts if part not in _ON_EVERY_PAGE]
     if any(past.observation == observation for past in history):
         if "Buy Now" in parts:
             return "product"
         if kept and _RESULTS.fullmatch(kept[0]):
             kept = kept[:1]
     return _CENTS.sub("", " | ".join(kept)).lower()
-
-
-_ON_EVERY_PAGE = {"Back to Search", "Next >", "< Prev", "Rating: N.A.", "Description", "Features", "Reviews", "Buy Now"}
-_RESULTS = re.compile(r"Page \d+")
-_CENTS = re.compile(r"(?<=\d)\.\d{1,2}\b(?=$| \|)")
-
-
-def _without_count(part: str) -> str:
-    return re.sub(r" \(Total results: \d+\)", "", part)
 
 
 def compact_wish(instruction: str) -> str:
@@ -99,29 +101,6 @@ def compact_wish(instruction: str) -> str:
     text = re.sub(r",? and price lower than (\d+)(?:\.\d+)? dollars", r" < \1", instruction.lower())
     words = re.sub(r"[,:;!?]|\.(?!\d)", " ", text).split()
     return " ".join(word for word in words if word not in _POLITE)
-
-
-_POLITE = {
-    *("i", "im", "i'm", "am", "me", "my", "you", "can", "could", "would", "please", "find", "get", "buy", "looking"),
-    *(
-        "need",
-        "want",
-        "like",
-        "prefer",
-        "should",
-        "also",
-        "has",
-        "have",
-        "old",
-        "broke",
-        "some",
-        "one",
-        "which",
-        "that",
-    ),
-    *("a", "an", "the", "and", "or", "of", "for", "is", "are", "it", "be", "to", "with", "in", "on", "as", "at", "by"),
-    "this",
-}
 
 
 def compact_grid(observation: str) -> str:

@@ -50,6 +50,12 @@ class Episode:
     address: Address = ()
 
 
+def check_distinct(batch: Sequence[Episode]) -> None:
+    """Trajectories are told apart by their ids."""
+    if len({episode.traj_id for episode in batch}) != len(batch):
+        raise ValueError("two episodes of a batch have the same traj_id")
+
+
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
     """How episodes are played.
@@ -100,8 +106,7 @@ class OpenManusAgent:
         finished: Callable[[Trajectory], None] | None = None,
     ) -> list[Trajectory]:
         """Play the episodes, as many at once as the engine takes; trajectories come in the order of the batch."""
-        if len({episode.traj_id for episode in batch}) != len(batch):
-            raise ValueError("two episodes of a batch have the same traj_id")
+        check_distinct(batch)
         told = None if finished is None else lambda _, trajectory: finished(trajectory)
         return self._collector.run([self._run_single_rollout(episode, sampling) for episode in batch], told)
 

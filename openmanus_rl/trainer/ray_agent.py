@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.agent.configured import configured_template
+from openmanus_rl.agent.openmanus_agent import check_distinct
 from openmanus_rl.agent.prompts import ChatTokens
 from openmanus_rl.data.trajectory import StopReason, Trajectory
 from openmanus_rl.trainer.remote_engine import EnginesLostError, EngineTimeoutError
@@ -54,8 +55,7 @@ class RayAgent:
         finished: Callable[[Trajectory], None] | None = None,
     ) -> list[Trajectory]:
         """Play the episodes; trajectories come in the order of the batch."""
-        if len({episode.traj_id for episode in batch}) != len(batch):
-            raise ValueError("two episodes of a batch have the same traj_id")
+        check_distinct(batch)
         loop = _Loop(self, sampling, finished or (lambda _: None))
         found = loop.run(deal(batch, len(self.group.env_workers)))
         self.group.tell_departed()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, Protocol
 
+from openmanus_rl.agent.configured import Answering
 from openmanus_rl.config.learning import updates_per_step
 from openmanus_rl.workers.actor import ActorRolloutRefWorker
 from openmanus_rl.workers.critic import CriticWorker
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from openmanus_rl.agent.openmanus_agent import Episode
-    from openmanus_rl.agent.prompts import Chat, PromptTemplate
     from openmanus_rl.config.schema import Config
     from openmanus_rl.data.batch import Batch
     from openmanus_rl.data.trajectory import Trajectory
@@ -28,16 +28,8 @@ if TYPE_CHECKING:
     from openmanus_rl.workers.world import World
 
 
-class Agent(Protocol):
+class Agent(Answering, Protocol):
     """Plays episodes."""
-
-    @property
-    def chat(self) -> Chat:
-        """What prompts are made with."""
-
-    @property
-    def template(self) -> PromptTemplate:
-        """Its prompts and its form of answer."""
 
     def run_llm_loop(
         self,

@@ -25,6 +25,14 @@ def cluster() -> Iterator[Any]:
     ray.shutdown()
 
 
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four steps in one process."""
+    folder = tmp_path_factory.mktemp("straight")
+    run.train(small_config(folder, estimator="gae"))
+    return folder
+
+
 def ray_run(folder: Path, *settings: str) -> None:
     run.train(small_config(folder, *RAY, *settings, estimator="gae"))
 

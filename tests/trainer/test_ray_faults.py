@@ -8,22 +8,13 @@ from typing import Any
 
 import pytest
 
-from openmanus_rl.trainer import ray_agent, run
+from openmanus_rl.trainer import ray_agent
 from openmanus_rl.trainer.ray_cluster import Cluster, WorkerLostError
 from openmanus_rl.trainer.ray_group import RayWorkerGroup
-from tests.trainer.ray_runs import cluster, ray_run, same_weights, told
-from tests.trainer.runs import small_config
+from tests.trainer.ray_runs import cluster, ray_run, same_weights, straight, told
 
-__all__ = ["cluster"]
+__all__ = ["cluster", "straight"]
 pytestmark = pytest.mark.usefixtures("cluster")
-
-
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four steps in one process."""
-    folder = tmp_path_factory.mktemp("straight")
-    run.train(small_config(folder, estimator="gae"))
-    return folder
 
 
 class Killer:

@@ -6,21 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from openmanus_rl.trainer import run
 from openmanus_rl.trainer.checkpoint import read_checkpoint
-from tests.trainer.ray_runs import cluster, ray_run, same_weights, tokens, told
-from tests.trainer.runs import small_config
+from tests.trainer.ray_runs import cluster, ray_run, same_weights, straight, tokens, told
 
-__all__ = ["cluster"]
+__all__ = ["cluster", "straight"]
 pytestmark = pytest.mark.usefixtures("cluster")
-
-
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four steps in one process."""
-    folder = tmp_path_factory.mktemp("straight")
-    run.train(small_config(folder, estimator="gae"))
-    return folder
 
 
 @pytest.fixture(scope="module")
