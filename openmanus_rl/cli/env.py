@@ -107,7 +107,7 @@ def _serve(page: object, host: str, port: int) -> None:
     import uvicorn
 
     from openmanus_rl.config.problems import ConfigError, Problem
-    from openmanus_rl.environments.remote.server import listen
+    from openmanus_rl.web.server import listen
 
     try:
         listening = listen(host, port)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from openmanus_rl.trainer.engine_host import EngineHost
+from openmanus_rl.rollout.engine_host import EngineHost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
@@ -16,7 +15,7 @@ import orjson
 from openmanus_rl import __version__
 from openmanus_rl.environments.base import SPLITS
 from openmanus_rl.environments.remote import PROTOCOL
-from openmanus_rl.environments.remote.sessions import RequestRefusedError
+from openmanus_rl.web.requests import RequestRefusedError, check_bearer, json_object, kind, read_body
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -38,7 +37,7 @@ class EnvApp:
     def __init__(self, name: str, sessions: Sessions, token: str | None = None) -> None:
         self.name = name
         self.sessions = sessions
-        self._token = None if token is None else f"Bearer {token}".encode()
+        self._token = token
         self._routes: dict[str, dict[str, Callable[[Any], Awaitable[bytes]]]] = {
             "/": {"GET": self.hello},
             "/version": {"GET": self.version},
@@ -75,10 +74,8 @@ class EnvApp:
 
     async def _answer(self, scope: dict[str, Any], receive: Callable[[], Awaitable[dict[str, Any]]]) -> bytes:
         path, method = scope["path"], scope["method"]
-        if self._token is not None and path != "/":
-            given = next((value for key, value in scope["headers"] if key == b"authorization"), b"")
-            if not secrets.compare_digest(given, self._token):
-                raise RequestRefusedError(401, "this server wants its token: Authorization: Bearer TOKEN")
+        if path != "/":
+            check_bearer(scope, self._token, "this server wants its token: Authorization: Bearer TOKEN")
         methods = self._routes.get(path)
         if methods is None:
             raise RequestRefusedError(404, f"no route {path[:100]}; there are {', '.join(self._routes)}")
@@ -87,7 +84,7 @@ class EnvApp:
             raise RequestRefusedError(405, f"{path} takes {', '.join(methods)}, not {method[:20]}")
         if method == "GET":
             return await handler(_query(scope["query_string"]))
-        return await handler(_json_object(await _read_body(receive, self.sessions.limits.max_body)))
+        return await handler(json_object(await read_body(receive, self.sessions.limits.max_body)))
 
     # --- AgentGym's routes -----------------------------------------------------------------------------------
 
@@ -106,9 +103,9 @@ class EnvApp:
         task, number, seed = request.get("task"), request.get("data_idx"), request.get("seed")
         options = request.get("options")
         if task is not None and not isinstance(task, str):
-            raise RequestRefusedError(422, f"task must be text, got {_kind(task)}")
+            raise RequestRefusedError(422, f"task must be text, got {kind(task)}")
         if options is not None and not isinstance(options, dict):
-            raise RequestRefusedError(422, f"options must be an object, got {_kind(options)}")
+            raise RequestRefusedError(422, f"options must be an object, got {kind(options)}")
         if number is not None:
             number = _whole(request, "data_idx", low=0)
         if seed is not None:
@@ -130,7 +127,7 @@ class EnvApp:
         """Do `action`."""
         session_id, action = _whole(request, "id"), request.get("action")
         if not isinstance(action, str):
-            raise RequestRefusedError(422, f"action must be text, got {_kind(action)}")
+            raise RequestRefusedError(422, f"action must be text, got {kind(action)}")
 
         def act(session: Session) -> bytes:
             if session.observation is None:
@@ -236,34 +233,6 @@ def _error(message: str) -> bytes:
     return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
 
 
-async def _read_body(receive: Callable[[], Awaitable[dict[str, Any]]], limit: int) -> bytes:
-    """The body, counted as it arrives: a length may be left out, or be a lie."""
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise RequestRefusedError(400, "the request broke off")
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise RequestRefusedError(413, f"the body is larger than {limit:,} bytes; see --max-body")
-        parts.append(part)
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-def _json_object(body: bytes) -> dict[str, Any]:
-    if not body:
-        return {}
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise RequestRefusedError(400, f"the body is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise RequestRefusedError(422, f"the body must be an object, got {_kind(value)}")
-    return value
-
-
 def _query(text: bytes) -> dict[str, str]:
     try:
         return {key: values[-1] for key, values in parse_qs(text.decode("ascii", "replace"), max_num_fields=16).items()}
@@ -274,7 +243,7 @@ def _query(text: bytes) -> dict[str, str]:
 def _whole(request: dict[str, Any], key: str, low: int = -_MAX_WHOLE) -> int:
     value = request.get(key)
     if type(value) is not int or not low <= value <= _MAX_WHOLE:
-        shown = _kind(value) if type(value) is not int else f"{value}"
+        shown = kind(value) if type(value) is not int else f"{value}"
         raise RequestRefusedError(422, f"{key} must be a whole number{' from 0' if low == 0 else ''}, got {shown}")
     return value
 
@@ -284,8 +253,3 @@ def _whole_of(query: dict[str, str], key: str, default: str = "") -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 18):
         raise RequestRefusedError(422, f"{key} must be a whole number from 0, got {text[:30]!r}")
     return int(text)
-
-
-def _kind(value: object) -> str:
-    names = {type(None): "nothing", str: "text", bool: "true or false", float: "a number with a fraction"}
-    return names.get(type(value), type(value).__name__)

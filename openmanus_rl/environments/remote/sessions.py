@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from openmanus_rl.web.requests import RequestRefusedError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,14 +29,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 # A thread that computes keeps the others from running for this long anyway (Python's switch interval).
 QUICK_SECONDS = 0.005
-
-
-class RequestRefusedError(Exception):
-    """A request that is answered with an HTTP error status and {"error": message}."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class _RaisedInsideError(Exception):

@@ -17,10 +17,10 @@ from openmanus_rl.environments.remote.sessions import (
     QUICK_SECONDS,
     Limits,
     Pace,
-    RequestRefusedError,
     Session,
     Sessions,
 )
+from openmanus_rl.web.requests import RequestRefusedError
 
 
 class Clock:

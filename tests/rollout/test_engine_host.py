@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from openmanus_rl.rollout.engine import Request, SamplingParams
+from openmanus_rl.rollout.engine_host import EngineHost
 from openmanus_rl.rollout.local_engine import LocalEngine
-from openmanus_rl.trainer.engine_host import EngineHost
 from tests.rollout.models import make_model, tokenizer
 
 SAMPLING = SamplingParams(max_tokens=6)

@@ -1,0 +1,79 @@
+"""Requests as they come in: their key, their body within a limit, their JSON.
+
+    check_bearer(scope, token)
+    fields = json_object(await read_body(receive, limit=4 * 2**20))
+
+Whatever is wrong is a `RequestRefusedError` with its HTTP status; each server tells it in its own form.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+class RequestRefusedError(Exception):
+    """A request that is answered with an HTTP error status and a message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def check_secret(text: str | None, name: str) -> None:
+    """ValueError for a key or token that no header can carry."""
+    if text is not None and not (text.isascii() and text.isprintable() and text.strip() == text != ""):
+        raise ValueError(f"{name} is printable ASCII without spaces around it")
+
+
+def check_bearer(scope: dict[str, Any], token: str | None, wanted: str) -> None:
+    """Refuse a request without `Authorization: Bearer TOKEN`; `wanted` says what the server asks for."""
+    if token is None:
+        return
+    given = next((value for key, value in scope["headers"] if key == b"authorization"), b"")
+    if not secrets.compare_digest(given, f"Bearer {token}".encode()):
+        raise RequestRefusedError(401, wanted)
+
+
+async def read_body(receive: Callable[[], Awaitable[dict[str, Any]]], limit: int) -> bytes:
+    """The body, counted as it arrives: a length may be left out, or be a lie."""
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise RequestRefusedError(400, "the request broke off")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise RequestRefusedError(413, f"the body is larger than {limit:,} bytes; see --max-body")
+        parts.append(part)
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The body's fields; none of an empty one."""
+    if not body:
+        return {}
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RequestRefusedError(400, f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise RequestRefusedError(422, f"the body must be an object, got {kind(value)}")
+    return value
+
+
+def kind(value: object) -> str:
+    """What a JSON value is, in words.
+
+    >>> kind("a"), kind(None), kind(1.5)
+    ('text', 'nothing', 'a number with a fraction')
+    """
+    names = {type(None): "nothing", str: "text", bool: "true or false", float: "a number with a fraction"}
+    return names.get(type(value), type(value).__name__)
