@@ -4,6 +4,8 @@
     for completion in engine.poll():
         completion.token_ids, completion.logprobs
 
+`advance` in place of `poll` also tells what is written so far.
+
 Text is never tokenised again: what was sampled is what is trained. Engines that can only take text (a hosted model)
 say so by `trainable=False`.
 """
@@ -102,6 +104,15 @@ class Completion:
             raise ValueError("error says what happened, when and only when finish_reason is error")
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a request in flight has written since it was last told of."""
+
+    request_id: str
+    token_ids: list[int]
+    logprobs: list[float]
+
+
 def failed(request: Request, error: str, weights_version: int = 0) -> Completion:
     """The completion of a request that could not be carried out."""
     nothing = np.empty(0, np.int32)
@@ -149,6 +160,16 @@ class Engine(ABC):
     @abstractmethod
     def poll(self) -> list[Completion]:
         """Work until something is finished, and give all that is; [] when nothing is in flight."""
+
+    def advance(self) -> tuple[list[Progress], list[Completion]]:
+        """Work a little: what was written since, and what is finished. For those who read along, or come and go.
+
+        The pieces of a request, one after another, are the tokens of its completion, and the last comes no later. An
+        engine that is only told of whole responses gives each in one piece, and works as long as `poll` does.
+        """
+        finished = self.poll()
+        written = [Progress(c.request_id, c.token_ids.tolist(), c.logprobs.tolist()) for c in finished if not c.error]
+        return written, finished
 
     @property
     @abstractmethod

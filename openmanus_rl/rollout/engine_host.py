@@ -1,9 +1,11 @@
 """An engine that serves several clients: one thread drives it, and batches over all of them.
 
-    host.submit("worker 3", requests)         from any thread
-    host.take("worker 3", seconds=10.0)       what is finished of theirs; waits for it, [] when the time is over
+    host.submit("worker 3", requests)            from any thread
+    host.take("worker 3", seconds=10.0)          what is finished of theirs; waits for it, [] when the time is over
+    host.submit("visitor 7", requests, listener) told as it is written, token by token
 
-Whatever touches the engine is done by its thread, between two polls. Any engine of the protocol can be behind it.
+Whatever touches the engine is done by its thread, between two steps, so requests join those under way at once. Any
+engine of the protocol can be behind it.
 """
 
 from __future__ import annotations
@@ -11,16 +13,21 @@ from __future__ import annotations
 import queue
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from openmanus_rl.rollout.engine import Completion, Progress
 
-    from openmanus_rl.rollout.engine import Completion, Engine, Request
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from openmanus_rl.rollout.engine import Engine, Request
 
 T = TypeVar("T")
+Listener = Callable[[Progress | Completion | Exception], None]
+"""Called by the engine's thread with every piece, with each completion, or with what the engine died of."""
 
 
 class EngineHost:
@@ -29,6 +36,7 @@ class EngineHost:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.owners: dict[str, tuple[str, str]] = {}
+        self.listeners: dict[str, Listener] = {}
         self.done: dict[str, list[Completion]] = defaultdict(list)
         self.failure: Exception | None = None
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -38,8 +46,8 @@ class EngineHost:
 
     # --- for clients ----------------------------------------------------------------------------------------
 
-    def submit(self, client: str, requests: Sequence[Request]) -> None:
-        """Take requests in; `take` gives their completions."""
+    def submit(self, client: str, requests: Sequence[Request], listener: Listener | None = None) -> None:
+        """Take requests in; `take` gives their completions, or the listener is told of them."""
         named = [
             replace(r, request_id=f"{client}/{r.request_id}", session=f"{client}/{r.session}" if r.session else "")
             for r in requests
@@ -50,6 +58,11 @@ class EngineHost:
                 self.owners[own.request_id] = (client, request.request_id)
             self.engine.submit(named)
 
+        with self._news:  # so that no listener is missed by an engine that dies now
+            if listener is not None:
+                self.listeners |= {own.request_id: listener for own in named}
+                if self.failure is not None:
+                    listener(self.failure)
         self._tasks.put(work)
 
     def take(self, client: str, seconds: float) -> list[Completion]:
@@ -80,9 +93,10 @@ class EngineHost:
                 if owner == client and (wanted is None or name in wanted)
             ]
             self.engine.cancel(gone)
-            for own in gone:
-                del self.owners[own]
             with self._news:
+                for own in gone:
+                    del self.owners[own]
+                    self.listeners.pop(own, None)
                 done = self.done.pop(client, [])
                 if wanted is not None:
                     self.done[client] = [c for c in done if c.request_id not in wanted]
@@ -118,10 +132,12 @@ class EngineHost:
         try:
             while self._do_tasks():
                 if self.engine.in_flight:
-                    self._hand_out(self.engine.poll())
+                    self._hand_out(*self.engine.advance())
         except Exception as error:  # noqa: BLE001 - told to every client
             with self._news:
                 self.failure = error
+                for listener in set(self.listeners.values()):
+                    listener(error)
                 self._news.notify_all()
 
     def _do_tasks(self) -> bool:
@@ -135,9 +151,18 @@ class EngineHost:
                 return False
             task()
 
-    def _hand_out(self, completions: list[Completion]) -> None:
+    def _hand_out(self, written: list[Progress], finished: list[Completion]) -> None:
         with self._news:
-            for completion in completions:
+            for piece in written:
+                if piece.request_id in self.listeners:
+                    name = self.owners[piece.request_id][1]
+                    self.listeners[piece.request_id](replace(piece, request_id=name))
+            for completion in finished:
                 client, name = self.owners.pop(completion.request_id)
-                self.done[client].append(replace(completion, request_id=name))
-            self._news.notify_all()
+                listener = self.listeners.pop(completion.request_id, None)
+                if listener is not None:
+                    listener(replace(completion, request_id=name))
+                else:
+                    self.done[client].append(replace(completion, request_id=name))
+            if finished:
+                self._news.notify_all()

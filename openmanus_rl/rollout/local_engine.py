@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from openmanus_rl.rollout.attention import IMPLEMENTATION, MAX_PADDING, Reading, StepPlan, running
-from openmanus_rl.rollout.engine import Completion, Engine, Request, SamplingParams, failed
+from openmanus_rl.rollout.engine import Completion, Engine, Progress, Request, SamplingParams, failed
 from openmanus_rl.rollout.kv_cache import KVCache
 from openmanus_rl.rollout.lean_forward import is_lean, lean_forward
 from openmanus_rl.rollout.noise import uniforms
@@ -89,12 +89,19 @@ class LocalEngine(Engine):
     def poll(self) -> list[Completion]:
         """Step until a response is finished."""
         finished, self.errors = self.errors, []
-        start = time.perf_counter()
-        with self._prepared(), threads(self.choose_threads()), torch.inference_mode():
+        with self._working():
             while not finished and (self.scheduler.waiting or self.scheduler.running):
                 finished = self._step()
-        self.stats.seconds += time.perf_counter() - start
         return finished
+
+    def advance(self) -> tuple[list[Progress], list[Completion]]:
+        """One step."""
+        finished, self.errors = self.errors, []
+        underway = [*self.scheduler.running, *self.scheduler.waiting]
+        if underway:
+            with self._working():
+                finished += self._step()
+        return [running.tell() for running in underway if len(running.written) > running.told], finished
 
     def release(self, session: str) -> None:
         """Free the session's row."""
@@ -227,6 +234,14 @@ class LocalEngine(Engine):
 
         with self._prepared(), torch.inference_mode():
             return fastest_threads(work)
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """Ready for steps, whose time is counted."""
+        start = time.perf_counter()
+        with self._prepared(), threads(self.choose_threads()), torch.inference_mode():
+            yield
+        self.stats.seconds += time.perf_counter() - start
 
     @contextmanager
     def _prepared(self) -> Iterator[None]:

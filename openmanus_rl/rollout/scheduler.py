@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from openmanus_rl.rollout.engine import Progress
 from openmanus_rl.rollout.noise import key_of
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ class Running:
     logprobs: list[float] = field(default_factory=list)
     row: int = -1
     computed: int = 0
+    told: int = 0
+
+    def tell(self) -> Progress:
+        """What was written since this was last asked."""
+        start, self.told = self.told, len(self.written)
+        return Progress(self.request.request_id, self.written[start:], self.logprobs[start:])
 
     @property
     def length(self) -> int:

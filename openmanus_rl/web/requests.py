@@ -8,8 +8,10 @@ Whatever is wrong is a `RequestRefusedError` with its HTTP status; each server t
 
 from __future__ import annotations
 
+import ipaddress
 import secrets
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -77,3 +79,27 @@ def kind(value: object) -> str:
     """
     names = {type(None): "nothing", str: "text", bool: "true or false", float: "a number with a fraction"}
     return names.get(type(value), type(value).__name__)
+
+
+def check_local(scope: dict[str, Any]) -> None:
+    """Refuse what a web page from elsewhere sends to a server that only this machine should use.
+
+    Such a page reaches it under a name of its own, or says in `Origin` where it comes from.
+    """
+    headers = {key: value.decode("latin-1") for key, value in scope["headers"]}
+    host = urlsplit(f"//{headers.get(b'host', '')}").hostname or ""
+    origin = headers.get(b"origin")
+    if not is_loopback(host) or (origin is not None and not is_loopback(urlsplit(origin).hostname or "")):
+        raise RequestRefusedError(403, "this server is for this machine only: ask it as 127.0.0.1 or localhost")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

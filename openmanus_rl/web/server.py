@@ -6,7 +6,7 @@ uvicorn with h11 is fast enough (`python -m benchmarks remote`); where `uvloop` 
 
 from __future__ import annotations
 
-import ipaddress
+import math
 import os
 import signal
 import socket
@@ -35,18 +35,6 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
-    (True, True, False)
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def address(listening: socket.socket) -> str:
     """Where a socket listens, as a URL."""
     host, port = listening.getsockname()[:2]
@@ -70,7 +58,7 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 server_header=False,
                 timeout_keep_alive=int(keep_alive),
-                timeout_graceful_shutdown=int(grace),
+                timeout_graceful_shutdown=math.ceil(grace),
             )
         )
         self.listening, self.greeting = listening, greeting

@@ -9,7 +9,7 @@ import functools
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,23 @@ def load_model(path: str, dtype: str = "float32", device: str = "cpu") -> torch.
         model = without_quantization(model)
     loaded: torch.nn.Module = model.to(device).eval()
     return loaded
+
+
+def vocabulary_and_ends(path: str, tokenizer: Any) -> tuple[int, list[int]]:
+    """How many tokens a model knows, and those with which it may end a text, by its own files."""
+    from transformers import AutoConfig, GenerationConfig
+
+    source = _source(path)
+    try:
+        config: Any = AutoConfig.from_pretrained(**source)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{path}: its config cannot be loaded: {_first_line(error)}") from error
+    found = [tokenizer.eos_token_id, getattr(config, "eos_token_id", None)]
+    if "gguf_file" not in source:
+        with suppress(OSError):  # many models have no generation_config.json
+            found.append(GenerationConfig.from_pretrained(**source).eos_token_id)
+    flat = [token for entry in found for token in (entry if isinstance(entry, list) else [entry])]
+    return int(config.vocab_size), list(dict.fromkeys(token for token in flat if token is not None))
 
 
 def save_model(model: Any, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openmanus_rl.cli import progress
-from openmanus_rl.cli.eval import find_subject
+from openmanus_rl.cli.subjects import find_subject
 from openmanus_rl.config.problems import ConfigError
 from openmanus_rl.data.trajectory import Trajectory
 from openmanus_rl.trainer import checkpoint, run

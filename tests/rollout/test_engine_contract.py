@@ -154,6 +154,50 @@ def test_cancelled_requests_are_never_given_back(engine: Engine) -> None:
     assert [answer.request_id for answer in got] == ["keep"]
 
 
+def test_what_is_told_along_the_way_is_the_response(engine: Engine, make: Callable[[], Engine]) -> None:
+    requests = [ask(f"r{k}", "key " * (k + 1), max_tokens=3 + 4 * k) for k in range(4)]
+    long = Request("long", np.ones(600, np.int32), SamplingParams(max_tokens=4))
+    engine.submit([*requests[:3], long])
+    pieces: dict[str, tuple[list[int], list[float]]] = {r.request_id: ([], []) for r in requests}
+    found: dict[str, Completion] = {}
+    late = True
+    while engine.in_flight:
+        written, finished = engine.advance()
+        for piece in written:
+            assert piece.request_id not in found  # nothing comes after the end
+            assert len(piece.token_ids) == len(piece.logprobs) > 0
+            pieces[piece.request_id][0].extend(piece.token_ids)
+            pieces[piece.request_id][1].extend(piece.logprobs)
+        found |= {completion.request_id: completion for completion in finished}
+        if late:  # a request may come at any time
+            engine.submit(requests[3:])
+            late = False
+    assert engine.advance() == ([], [])
+    assert found.pop("long").error == "a prompt of 600 tokens leaves no room in 512"
+    whole = {answer.request_id: answer for answer in make().generate(requests)}
+    for name, completion in found.items():
+        assert pieces[name][0] == completion.token_ids.tolist() == whole[name].token_ids.tolist()
+        assert np.allclose(pieces[name][1], completion.logprobs, atol=1e-6)
+
+
+def test_the_local_engine_tells_each_token_at_once() -> None:
+    engine = local()
+    engine.submit([ask("a", max_tokens=5)])
+    sizes = []
+    while engine.in_flight:
+        written, _ = engine.advance()
+        sizes += [len(piece.token_ids) for piece in written]
+    assert sizes == [1] * 5
+
+
+def test_what_was_written_while_nobody_listened_is_told_later() -> None:
+    engine = local()
+    engine.submit([ask("short", max_tokens=2), ask("long", max_tokens=6)])
+    assert [completion.request_id for completion in engine.poll()] == ["short"]
+    [piece], _ = engine.advance()
+    assert (piece.request_id, len(piece.token_ids)) == ("long", 3)
+
+
 def test_generate_needs_an_idle_engine(engine: Engine) -> None:
     engine.submit([ask("one")])
     with pytest.raises(RuntimeError, match="generate needs an idle engine"):

@@ -1,5 +1,6 @@
 """One engine for several clients: each gets its own, whatever they call it, and a failure is told to all."""
 
+import queue
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openmanus_rl.rollout.engine import Request, SamplingParams
+from openmanus_rl.rollout.engine import Completion, Request, SamplingParams
 from openmanus_rl.rollout.engine_host import EngineHost
 from openmanus_rl.rollout.local_engine import LocalEngine
 from tests.rollout.models import make_model, tokenizer
@@ -74,14 +75,40 @@ def test_new_weights_come_between_two_steps(host: EngineHost) -> None:
         host.do(lambda: host.engine.load_weights([], 4))
 
 
+def test_a_listener_is_told_every_token_and_the_end(host: EngineHost) -> None:
+    heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    host.submit("one", [request("a", [5, 6, 7], 0)], heard.put)
+    host.submit("two", [request("a", [5, 6, 7], 0)])
+    pieces: list[int] = []
+    while not isinstance(event := heard.get(timeout=60), Completion):
+        assert event.request_id == "a"
+        pieces += event.token_ids
+    assert event.request_id == "a"
+    assert pieces == event.token_ids.tolist() == taken(host, "two", 1)["a"]
+    assert host.take("one", 0.0) == []  # it was told already
+    assert host.do(lambda: len(host.listeners)) == 0
+
+
+def test_a_listener_hears_nothing_after_it_has_cancelled(host: EngineHost) -> None:
+    heard: list[Any] = []
+    host.do(lambda: host.submit("one", [request("a", [5, 6], 0)], heard.append) or host.cancel("one"))  # type: ignore[func-returns-value]
+    assert host.do(lambda: host.engine.in_flight) == 0
+    assert heard == []
+
+
 def test_a_failure_is_told_to_everybody(host: EngineHost, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Any:
         raise MemoryError("no memory left")
 
-    monkeypatch.setattr(host.engine, "poll", broken)
+    monkeypatch.setattr(host.engine, "advance", broken)
     host.submit("one", [request("a", [5, 6], 0)])
+    heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    host.submit("three", [request("a", [5, 6], 0)], heard.put)
     for client in ("one", "two"):
         with pytest.raises(RuntimeError, match="the engine failed: no memory left"):
             host.take(client, 10.0)
+    assert str(heard.get(timeout=60)) == "no memory left"
+    host.submit("four", [request("a", [5, 6], 0)], heard.put)
+    assert str(heard.get(timeout=60)) == "no memory left"
     with pytest.raises(RuntimeError, match="the engine failed"):
         host.do(lambda: None)

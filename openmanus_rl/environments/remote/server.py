@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from openmanus_rl.environments.registry import ENVIRONMENTS, full_name, make_env
 from openmanus_rl.environments.remote.app import EnvApp
 from openmanus_rl.environments.remote.sessions import Limits, Sessions
-from openmanus_rl.web.requests import check_secret
-from openmanus_rl.web.server import Server, is_loopback, listen
+from openmanus_rl.web.requests import check_secret, is_loopback
+from openmanus_rl.web.server import Server, listen
 
 if TYPE_CHECKING:
     import socket

@@ -21,7 +21,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from openmanus_rl.environments.base import SPLITS
 from openmanus_rl.environments.webshop.env import WebshopEnv
-from openmanus_rl.web.server import is_loopback
+from openmanus_rl.web.requests import is_loopback
 
 if TYPE_CHECKING:
     from openmanus_rl.environments.base import Info

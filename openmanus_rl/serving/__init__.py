@@ -1,0 +1,1 @@
+"""A model behind an OpenAI-compatible endpoint."""

@@ -1,0 +1,75 @@
+"""Engines by name, for serving: `local` computes in this process, `vllm` hands it to vLLM.
+
+An engine of another kind needs one line in `ENGINES` and a function that opens it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from openmanus_rl.rollout.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What every engine is told. None leaves it to the engine."""
+
+    dtype: str = "float32"
+    device: str = "cpu"
+    max_model_len: int | None = None
+    kv_cache_gb: float = 2.0
+    max_num_seqs: int = 128
+    n_threads: int | None = None
+
+
+def choose(device: str, dtype: str) -> tuple[str, str]:
+    """What "auto" means on this machine."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("there is no GPU that torch can use: leave --device out, or say cpu")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if dtype == "auto":
+        dtype = "float32" if device == "cpu" else "bfloat16"
+    return device, dtype
+
+
+def open_local(path: str, tokenizer: Any, settings: EngineSettings) -> Engine:
+    """The model in this process, with continuous batching."""
+    from openmanus_rl.rollout.local_engine import LocalEngine
+    from openmanus_rl.workers.model import load_model
+
+    model = load_model(path, settings.dtype, settings.device)
+    for weight in model.parameters():
+        weight.requires_grad_(False)
+    return LocalEngine(
+        model,
+        tokenizer,
+        settings.max_model_len,
+        settings.kv_cache_gb,
+        settings.max_num_seqs,
+        n_threads=settings.n_threads,
+    )
+
+
+ENGINES: dict[str, Callable[[str, Any, EngineSettings], Engine]] = {"local": open_local}
+PACKAGES = {"vllm": "vllm"}
+
+
+def open_engine(name: str, path: str, tokenizer: Any, settings: EngineSettings) -> Engine:
+    """An engine for the model at `path`; ValueError says what is missing."""
+    package = PACKAGES.get(name)
+    if package is not None and find_spec(package) is None:
+        raise ValueError(
+            f"the {name} engine needs {package}, which is not installed: pip install 'openmanus-rl[{name}]'; "
+            "the local engine needs nothing"
+        )
+    if name not in ENGINES:
+        raise ValueError(f"no engine {name!r} to serve with; there are {', '.join(ENGINES)}")
+    return ENGINES[name](path, tokenizer, settings)
