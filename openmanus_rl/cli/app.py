@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from openmanus_rl import __version__, exits
-from openmanus_rl.cli import demos, env, export, model, play, rollout, serve, sft, watch
+from openmanus_rl.cli import demos, doctor, env, export, model, play, rollout, runs, serve, sft, watch
 from openmanus_rl.cli import eval as evaluation
 from openmanus_rl.trainer import main_ppo
 from openmanus_rl.trainer.main_ppo import ConfigFile, DryRun, Overrides, Recipe
@@ -61,6 +61,8 @@ app.command()(watch.watch)
 app.command()(play.play)
 app.command()(export.export)
 app.command()(serve.serve)
+app.command()(runs.runs)
+app.command()(doctor.doctor)
 
 
 @app.command()

@@ -1,9 +1,10 @@
 """Which model is meant: a run, a checkpoint, a model directory, a file, or a name."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from openmanus_rl.evaluation.report import Subject
 
 
@@ -13,6 +14,7 @@ def find_subject(given: str) -> "tuple[Subject, Path | None]":
     from openmanus_rl.config.problems import ConfigError, Problem
     from openmanus_rl.evaluation.report import Subject
     from openmanus_rl.trainer.checkpoint import best_or_last, step_of
+    from openmanus_rl.trainer.runs import is_run
 
     path = local_path(given)
     if not exists(path) or not path.is_dir():
@@ -32,8 +34,3 @@ def find_subject(given: str) -> "tuple[Subject, Path | None]":
         return Subject(str(path)), None
     step = 0 if checkpoint is None else step_of(checkpoint)
     return Subject(str(path), run, step), run / "config.yaml"
-
-
-def is_run(path: Path) -> bool:
-    """Whether a directory is a run's rather than a model's."""
-    return (path / "config.yaml").is_file() and not (path / "config.json").exists()

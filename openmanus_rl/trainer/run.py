@@ -21,6 +21,7 @@ from openmanus_rl.trainer.journal import Journal
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
 from openmanus_rl.trainer.ray_cluster import WorkerLostError
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
+from openmanus_rl.trainer.record import recorded
 from openmanus_rl.workers.lora import require_peft
 from openmanus_rl.workers.model import load_model, load_tokenizer
 
@@ -89,10 +90,12 @@ def train(config: Config, command: str = "") -> Path:
             print(f"what an earlier run left there is now in {aside}", flush=True)
         write_resolved(config, directory)
         journal = Journal(config, directory, step if resumed else None, command)
-        try:
-            run, reached = _train(config, directory, journal, origin)
-        finally:
-            journal.close()
+        with recorded(directory, command, resumed) as record:
+            try:
+                run, reached = _train(config, directory, journal, origin)
+            finally:
+                journal.close()
+            record.interrupted = run.stopping and reached < (config.trainer.total_training_steps or 0)
         tell_end(config, directory, journal, reached, stopped=run.stopping, saved=run.saved)
     return directory
 

@@ -73,7 +73,7 @@ def test_the_key_comes_from_the_environment(served_dir: Path) -> None:
         server.process.kill()
 
 
-def test_a_run_is_served_under_its_name(command: Command, tmp_path: Path) -> None:
+def test_a_run_is_served_under_its_name(tmp_path: Path) -> None:
     from openmanus_rl.trainer import run
     from tests.trainer.runs import small_config
 

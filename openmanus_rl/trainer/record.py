@@ -1,0 +1,103 @@
+"""`RUN/run.json`: how a run was started, with which versions, and how it ended. Needs no torch to be read.
+
+    {"status": "finished", "command": "openmanus-rl train --recipe default", "started": "2026-01-01T10:00:00+00:00",
+     "ended": "2026-01-01T10:09:31+00:00", "error": null, "versions": {"python": "3.11.7", "torch": "2.13.0", ...}}
+
+A process that is killed cannot say so: whether a run goes on is told by its lock, which goes with the process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import platform
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Literal
+
+import orjson
+
+from openmanus_rl import __version__
+from openmanus_rl.data.durable import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Status = Literal["running", "finished", "interrupted", "failed"]
+FILE = "run.json"
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "peft", "ray", "vllm")
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What the run says of its end; set before the block is left."""
+
+    interrupted: bool = False
+
+
+@contextmanager
+def recorded(run_dir: Path, command: str, resumed: bool) -> Iterator[Recorded]:
+    """Write down that a run begins and, when the block is left, how it ended."""
+    before = read_record(run_dir) if resumed else None
+    record: dict[str, Any] = {
+        "status": "running",
+        "command": command,
+        "started": before["started"] if before else _now(),
+        "ended": None,
+        "error": None,
+        "versions": versions(),
+    }
+    _write(run_dir, record)
+    said = Recorded()
+    try:
+        yield said
+        record["status"] = "interrupted" if said.interrupted else "finished"
+    except BaseException as error:
+        record["status"] = "failed" if isinstance(error, Exception) else "interrupted"
+        record["error"] = f"{type(error).__name__}: {error}".strip(": ")
+        raise
+    finally:
+        record["ended"] = _now()
+        _write(run_dir, record)
+
+
+def read_record(run_dir: Path) -> dict[str, Any] | None:
+    """What a run wrote down; None if nothing, or nothing that can be read."""
+    try:
+        found = orjson.loads((run_dir / FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and {"status", "command", "started", "versions"} <= found.keys() else None
+
+
+def is_running(run_dir: Path) -> bool:
+    """Whether a process holds the run directory."""
+    try:
+        with (run_dir / ".lock").open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def versions() -> dict[str, str]:
+    """Of Python, of this package, and of what it computes with, as far as it is installed."""
+    found = {"python": platform.python_version(), "openmanus-rl": __version__}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _write(run_dir: Path, record: dict[str, Any]) -> None:
+    write_whole(run_dir / FILE, orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
