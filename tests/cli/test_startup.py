@@ -28,7 +28,7 @@ def test_help_imports_nothing_heavy() -> None:
         "from openmanus_rl.cli.app import app\ntry:\n    app(['--help'])\nexcept SystemExit:\n    pass"
     )
     assert not HEAVY & loaded
-    assert len([name for name in loaded if name.startswith("openmanus_rl")]) <= 20
+    assert len([name for name in loaded if name.startswith("openmanus_rl")]) <= 30
     assert len(loaded) < 360  # Python, typer, rich's formatting of the help, and a handful of ours
 
 
