@@ -42,7 +42,7 @@ def _study(study: dict[str, Any]) -> str:
     for name in dict.fromkeys(name for run in study["runs"] for name in run.get("elsewhere", {})):
         lines += ["", f"The same models on {name}:", "", "| | seed | success | steps an episode |", "|---|---|---|---|"]
         lines += [_elsewhere(run, run["elsewhere"][name]) for run in study["runs"] if name in run.get("elsewhere", {})]
-    lines += ["", "Commands:", "", "```bash"]
+    lines += ["", "Commands:", "", "<!-- runs in: benchmarks/learning.py -->", "```bash"]
     lines += [run["command"] for run in study["runs"]]
     return "\n".join([*lines, "```", ""])
 

@@ -131,6 +131,10 @@ def test_every_page_is_in_the_navigation() -> None:
         assert page.relative_to(REPOSITORY / "docs").as_posix() in navigation
 
 
+# Your own options, and attributes of a Python object called env.
+NOT_KEYS = ("env.options.", "env.skipped", "env.shop.")
+
+
 def mentioned(page: Path) -> set[str]:
     """What stands in backquotes outside of code blocks."""
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
@@ -145,7 +149,7 @@ def test_config_keys_that_a_page_mentions_exist(page: Path) -> None:
     for words in mentioned(page):
         for word in words.split():
             key = re.match(r"([a-z_]+(?:\.[a-z_]+)+)(?:=|$)", word)
-            if key is None or key[1].split(".")[0] not in first or key[1].startswith("env.options."):
+            if key is None or key[1].split(".")[0] not in first or key[1].startswith(NOT_KEYS):
                 continue
             assert key[1] in known | sections, f"{page_name(page)} mentions {key[1]}, which is no key of the config"
 
