@@ -22,7 +22,7 @@ from tests.conftest import REPOSITORY
 
 TRAIN = [
     "trainer.total_training_steps=1", "trainer.val_before_train=false", "trainer.test_freq=1", "trainer.save_freq=1",
-    "data.train_batch_size=2", "data.val_batch_size=2", "env.rollout.n=2", "env.max_steps=2",
+    "data.train_batch_size=2", "data.val_batch_size=2", "env.rollout.n=2",
     "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.rollout.n_threads=1",
     "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
     "warm_start.episodes=4", "warm_start.steps=1", "warm_start.tokens_per_step=256",
