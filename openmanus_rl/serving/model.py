@@ -73,9 +73,10 @@ class ServedModel:
             prompts, field, ends = [self._conversation(asked)], "messages", self.ends_of_turn
         else:
             prompts, field, ends = self._prompts(asked), "prompt", self.ends
-        if limits.tokens is not None and asked.limit is not None and asked.limit > limits.tokens:
-            name = "max_tokens" if asked.max_tokens is not None else "max_completion_tokens"
-            raise ApiError(400, f"{name} is {asked.limit}, and this server writes {limits.tokens} at most", name)
+        for name in ("max_tokens", "max_completion_tokens"):
+            given = getattr(asked, name, None)
+            if limits.tokens is not None and given is not None and given > limits.tokens:
+                raise ApiError(400, f"{name} is {given}, and this server writes {limits.tokens} at most", name)
         if len(prompts) * asked.n > limits.requests:
             told = f"{len(prompts) * asked.n} answers at once, and this server writes {limits.requests} at most"
             raise ApiError(400, told, "n" if asked.n > 1 else "prompt")
