@@ -69,7 +69,8 @@ def vocabulary_and_ends(path: str, tokenizer: Any) -> tuple[int, list[int]]:
     found = [tokenizer.eos_token_id, getattr(config, "eos_token_id", None)]
     if "gguf_file" not in source:
         with suppress(OSError):  # many models have no generation_config.json
-            found.append(GenerationConfig.from_pretrained(**source).eos_token_id)
+            name, local = source["pretrained_model_name_or_path"], source.get("local_files_only", False)
+            found.append(GenerationConfig.from_pretrained(name, local_files_only=local).eos_token_id)
     flat = [token for entry in found for token in (entry if isinstance(entry, list) else [entry])]
     return int(config.vocab_size), list(dict.fromkeys(token for token in flat if token is not None))
 

@@ -121,6 +121,7 @@ def test_stop_strings_are_cut_off_and_streams_never_show_them(client: openai.Ope
 @pytest.mark.parametrize("seed", range(4))
 def test_a_stream_put_together_is_the_whole_answer(client: openai.OpenAI, seed: int) -> None:
     asked: Any = {"model": NAME, "messages": MESSAGES, "seed": seed, "max_tokens": 80, "n": 2}
+    asked["extra_body"] = {"ignore_eos": True}
     whole = client.chat.completions.create(**asked)
     chunks = list(client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **asked))
     for choice in whole.choices:
