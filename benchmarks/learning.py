@@ -86,6 +86,7 @@ def _study(name: str, only: str | None, runs: Path) -> None:
                 order = list(study.forms)
                 kept["runs"] = sorted([*others, row], key=lambda run: (order.index(run["form"]), run["seed"]))
                 kept["machine"] = machine()
+                kept["temperature"] = load_config(study.recipe).actor_rollout_ref.rollout.val_kwargs.temperature
                 RESULTS.mkdir(exist_ok=True)
                 file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 

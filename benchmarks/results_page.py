@@ -11,8 +11,8 @@ INTRODUCTION = """# Results
 
 What the recipes learn, measured. `python -m benchmarks.learning STUDY` repeats a study and writes this page.
 
-Success is on `valid_unseen`, tasks that neither the warm start nor the training has seen, played greedily; behind it
-stands its 95 % Wilson interval. "before" is the model that training starts from, "after" the checkpoint with the best
+Success is on `valid_unseen`, tasks that neither the warm start nor the training has seen; behind it stands its 95 %
+Wilson interval. "before" is the model that training starts from, "after" the checkpoint with the best
 validation, which is what a run reports and exports. "curve" is validation success over the steps, from 0 to 100 %.
 It is chosen on 100 tasks of each validation split, and some of these are among the tasks played here. Minutes are
 those of the whole training command, making the model, the warm start and validations included, on
@@ -26,7 +26,7 @@ def page(studies: Sequence[dict[str, Any]]) -> str:
 
 
 def _study(study: dict[str, Any]) -> str:
-    lines = [f"## Recipe `{study['recipe']}`", "", f"Machine: {study['machine']}.", ""]
+    lines = [f"## Recipe `{study['recipe']}`", "", f"Machine: {study['machine']}. {_played(study)}", ""]
     lines += ["| | seed | before | after | best step | first 50 / 80 / 90 % at step | curve | minutes | cores |"]
     lines += ["|---|---|---|---|---|---|---|---|---|"]
     lines += [_row(run) for run in study["runs"]]
@@ -45,6 +45,12 @@ def _study(study: dict[str, Any]) -> str:
     lines += ["", "Commands:", "", "<!-- runs in: benchmarks/learning.py -->", "```bash"]
     lines += [run["command"] for run in study["runs"]]
     return "\n".join([*lines, "```", ""])
+
+
+def _played(study: dict[str, Any]) -> str:
+    episodes = study["runs"][0]["after"]["valid_unseen"]["success"]["total"]
+    how = f"at temperature {study['temperature']:g}" if study["temperature"] else "greedily"
+    return f"Each figure is of {episodes} episodes, played {how}."
 
 
 def _row(run: dict[str, Any]) -> str:

@@ -8,10 +8,8 @@ same either way.)
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +33,6 @@ from openmanus_rl.rollout.engine import Completion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
@@ -197,7 +194,7 @@ def _play(
     return ended or StopReason.STEP_LIMIT, str(info["task_type"])
 
 
-# --- from a config, and in several processes -----------------------------------------------------------------
+# --- from a config -------------------------------------------------------------------------------------------
 
 
 def demonstrate_configured(
@@ -214,33 +211,6 @@ def demonstrate_configured(
         )  # fmt: skip
     finally:
         made.close()
-
-
-def demonstrate_parallel(
-    env: EnvConfig, tasks: Sequence[str], chat: Chat, room: int, *, split: str = "train", keep_lost: bool = False,
-    mistakes: float = 0.0, counts: DemoCounts | None = None, processes: int = 2, chunk: int = 64,
-) -> Iterator[Trajectory]:  # fmt: skip
-    """The same episodes in the same order, played by several processes; worth it from a few thousand episodes on."""
-    parts = deque(tasks[start : start + chunk] for start in range(0, len(tasks), chunk))
-    waiting: deque[Future[tuple[list[Trajectory], DemoCounts]]] = deque()
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        while parts or waiting:
-            while parts and len(waiting) < 2 * processes:  # so that results do not pile up
-                waiting.append(pool.submit(_play_part, env, parts.popleft(), chat, room, split, keep_lost, mistakes))
-            kept, of_part = waiting.popleft().result()
-            if counts is not None:
-                counts.merge(of_part)
-            yield from kept
-
-
-def _play_part(
-    env: EnvConfig, tasks: Sequence[str], chat: Chat, room: int, split: str, keep_lost: bool, mistakes: float
-) -> tuple[list[Trajectory], DemoCounts]:
-    counts = DemoCounts()
-    played = demonstrate_configured(
-        env, tasks, chat, room, split=split, keep_lost=keep_lost, mistakes=mistakes, counts=counts
-    )
-    return list(played), counts
 
 
 # --- text to train a tokenizer on ----------------------------------------------------------------------------

@@ -58,7 +58,8 @@ def demos(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if there is one.")] = False,
 ) -> None:
     """Let an environment's expert play, and write what it did as JSON lines."""
-    from openmanus_rl.agent.demonstrations import DemoCounts, choose_tasks, demonstrate_configured, demonstrate_parallel
+    from openmanus_rl.agent.demonstrations import DemoCounts, choose_tasks, demonstrate_configured
+    from openmanus_rl.agent.parallel_demonstrations import demonstrate_parallel
     from openmanus_rl.config.problems import ConfigError, Problem
     from openmanus_rl.environments.configured import make_configured_env
 

@@ -11,8 +11,8 @@ from openmanus_rl.agent.demonstrations import (
     choose_tasks,
     collect_texts,
     demonstrate_configured,
-    demonstrate_parallel,
 )
+from openmanus_rl.agent.parallel_demonstrations import demonstrate_parallel
 from openmanus_rl.agent.prompts import ChatTokens
 from openmanus_rl.config.models import INIT_PREFIX
 from openmanus_rl.data.assemble import assemble

@@ -1,7 +1,8 @@
 """Muon (Jordan et al. 2024): momentum whose singular values are all set to about one, for the matrices inside a model.
 
 A model from scratch learns from fewer tokens than with AdamW. torch's own Muon computes in bfloat16 only, which some
-CPUs announce and then die of; the matrices here are small, so float32 costs nothing that matters.
+CPUs announce and then die of. The price is a fixed one a step: for a model of 1.6 M about as much as the passes over
+700 tokens, so steps of a few thousand tokens hide it.
 """
 
 from __future__ import annotations

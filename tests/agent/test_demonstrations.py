@@ -1,6 +1,11 @@
 """Demonstrations are recorded exactly as rollouts of the same actions are."""
 
+import os
 import random
+import select
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +17,10 @@ from openmanus_rl.agent.demonstrations import (
     collect_texts,
     demonstrate,
     demonstrate_configured,
-    demonstrate_parallel,
 )
 from openmanus_rl.agent.mistakes import ErringExpert
 from openmanus_rl.agent.openmanus_agent import AgentSettings, Episode, OpenManusAgent
+from openmanus_rl.agent.parallel_demonstrations import demonstrate_parallel
 from openmanus_rl.agent.prompts import ChatTokens, TextChat, load_template
 from openmanus_rl.config.running import AlfworldOptions, EnvConfig
 from openmanus_rl.data.assemble import assemble
@@ -128,6 +133,35 @@ def test_processes_change_nothing() -> None:
     together = list(demonstrate_parallel(env, tasks, CHAT, 9000, counts=counts, chunk=3))
     assert together == list(demonstrate_configured(env, tasks, CHAT, 9000, counts=alone))
     assert counts == alone
+
+
+KILLED = """
+import multiprocessing, os, signal
+from concurrent.futures import ProcessPoolExecutor
+from openmanus_rl.agent.parallel_demonstrations import end_with_parent
+
+if __name__ == "__main__":
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent)
+    print(pool.submit(os.getpid).result(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs pidfd_open to wait for a stranger's end")
+def test_processes_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    """Nothing tells a pool's process that its parent is gone: it would wait for work forever."""
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        try:
+            child = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+    ended, _, _ = select.select([child], [], [], 60)
+    os.close(child)
+    assert ended, f"process {pid} is still there"
 
 
 @pytest.mark.parametrize(

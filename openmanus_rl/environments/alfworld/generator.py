@@ -17,6 +17,7 @@ from typing import Literal
 from openmanus_rl.environments.alfworld.vocabulary import (
     ACCEPTS,
     ROOM_OBJECTS,
+    ROOM_THINGS,
     ROOMS,
     TASK_ROOMS,
     TASK_TYPES,
@@ -27,12 +28,14 @@ from openmanus_rl.environments.alfworld.vocabulary import (
 Size = Literal["micro", "mini", "full"]
 Split = Literal["train", "valid_seen", "valid_unseen"]
 
-# Receptacles (None: as many as the room has) and things besides those the task needs.
-SIZES: dict[str, tuple[int | None, tuple[int, int]]] = {
+# Receptacles and things besides those the task needs; None: as many as the room has.
+SIZES: dict[str, tuple[int | None, tuple[int, int] | None]] = {
     "micro": (3, (2, 2)),
     "mini": (6, (4, 6)),
-    "full": (None, (14, 36)),
+    "full": (None, None),
 }
+# Of so many rooms, one has more of something than is usual.
+LARGE = 6
 
 TRAINING_ROOMS, HELD_OUT_ROOMS = range(7, 31), range(1, 7)
 
@@ -80,9 +83,11 @@ def generate(name: str, split: Split, size: Size = "full", seed: int = 0) -> Blu
 
 
 def is_held_out(target: str, destination: str) -> bool:
-    """Whether bringing this kind of object to this kind of receptacle is asked for in valid_unseen only (a fifth
-    of pairs).
+    """Whether bringing this kind of object to this kind of receptacle is asked for in valid_unseen only: a fifth of
+    pairs, but no receptacle that takes one kind only. Nobody could learn that things are brought there at all.
     """
+    if len(ACCEPTS.get(destination, ())) == 1:
+        return False
     return hashlib.sha256(f"{target}->{destination}".encode()).digest()[0] % 5 == 0
 
 
@@ -95,11 +100,12 @@ def _attempt(name: str, split: Split, size: Size, seed: int, rng: random.Random)
     if target is None:
         return None
     limit, distractors = SIZES[size]
+    least, most = distractors or ROOM_THINGS[room]
     needed = [kind for kind in (destination, TREATMENTS[task_type][2] if task_type in TREATMENTS else None) if kind]
     receptacles = _some(furniture, needed, target, destination, limit, task_type, rng)
     if receptacles is None:
         return None
-    things = _place_things(task_type, room, receptacles, target, destination, rng.randint(*distractors), rng)
+    things = _place_things(task_type, room, receptacles, target, destination, rng.randint(least, most), rng)
     if things is None:
         return None
     # An eighth of all arrangements is kept for valid_seen: none of its games is a training game under another name.
@@ -143,8 +149,8 @@ def _draw_furniture(room: str, name: str) -> tuple[tuple[str, bool], ...]:
     opens = {"fridge": True, "microwave": True, "safe": True, "cabinet": doors, "drawer": doors}
     return tuple(
         (kind, opens.get(kind, False))
-        for kind, (least, most) in ROOMS[room].items()
-        for _ in range(rng.randint(least, most))
+        for kind, (least, most, extreme) in ROOMS[room].items()
+        for _ in range(rng.randint(least, extreme if rng.randrange(LARGE) == 0 else most))
     )
 
 

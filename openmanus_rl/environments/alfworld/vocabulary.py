@@ -41,34 +41,40 @@ SLICEABLE = frozenset(_words("apple bread egg lettuce potato tomato"))
 CONTAINERS = frozenset(_words("bowl box cup mug pan plate pot"))
 LAMPS = frozenset(["desklamp", "floorlamp"])
 
-# Kinds of receptacles of a room: least and most of them, as in released floor plans.
-ROOMS: dict[str, dict[str, tuple[int, int]]] = {
+# Kinds of receptacles of a room: least and most of them, and what the largest released floor plans have.
+ROOMS: dict[str, dict[str, tuple[int, int, int]]] = {
     "kitchen": {
-        "fridge": (1, 1), "microwave": (1, 1), "sinkbasin": (1, 1), "countertop": (1, 3), "cabinet": (6, 16),
-        "drawer": (2, 9), "stoveburner": (4, 4), "coffeemachine": (1, 1), "toaster": (1, 1), "garbagecan": (1, 1),
-        "diningtable": (0, 2), "shelf": (0, 3), "sidetable": (0, 1),
+        "fridge": (1, 1, 1), "microwave": (1, 1, 1), "sinkbasin": (1, 1, 1), "countertop": (1, 3, 4),
+        "cabinet": (4, 20, 27), "drawer": (1, 9, 27), "stoveburner": (4, 4, 6), "coffeemachine": (1, 1, 1),
+        "toaster": (1, 1, 1), "garbagecan": (1, 1, 1), "diningtable": (0, 2, 3), "shelf": (0, 3, 3),
+        "sidetable": (0, 1, 1),
     },
     "livingroom": {
-        "sofa": (1, 2), "armchair": (1, 2), "coffeetable": (0, 1), "sidetable": (1, 3), "drawer": (1, 8),
-        "garbagecan": (1, 1), "shelf": (0, 6), "diningtable": (0, 1), "dresser": (0, 1), "tvstand": (0, 1),
-        "ottoman": (0, 1), "cabinet": (0, 3),
+        "sofa": (1, 2, 2), "armchair": (1, 2, 3), "coffeetable": (0, 1, 2), "sidetable": (1, 3, 5),
+        "drawer": (0, 8, 21), "garbagecan": (1, 1, 1), "shelf": (0, 6, 14), "diningtable": (0, 1, 2),
+        "dresser": (0, 1, 2), "tvstand": (0, 1, 2), "ottoman": (0, 1, 1), "cabinet": (0, 2, 8),
     },
     "bedroom": {
-        "bed": (1, 2), "drawer": (2, 9), "desk": (0, 1), "dresser": (0, 1), "sidetable": (1, 2), "shelf": (0, 5),
-        "garbagecan": (1, 1), "safe": (0, 1), "laundryhamper": (0, 1), "armchair": (0, 1), "cabinet": (0, 2),
+        "bed": (1, 2, 2), "drawer": (2, 9, 16), "desk": (0, 1, 2), "dresser": (0, 1, 2), "sidetable": (0, 2, 2),
+        "shelf": (0, 5, 12), "garbagecan": (1, 1, 1), "safe": (0, 1, 1), "laundryhamper": (0, 1, 1),
+        "armchair": (0, 1, 3), "cabinet": (0, 2, 4), "diningtable": (0, 0, 1),
     },
     "bathroom": {
-        "toilet": (1, 1), "sinkbasin": (1, 2), "countertop": (1, 1), "cabinet": (1, 5), "drawer": (0, 5),
-        "garbagecan": (1, 1), "handtowelholder": (1, 2), "toiletpaperhanger": (1, 1), "bathtubbasin": (0, 1),
-        "shelf": (0, 2), "cart": (0, 1), "towelholder": (1, 1),
+        "toilet": (1, 1, 1), "sinkbasin": (1, 2, 2), "countertop": (1, 1, 2), "cabinet": (0, 5, 5),
+        "drawer": (0, 5, 8), "garbagecan": (1, 1, 1), "handtowelholder": (1, 2, 4), "toiletpaperhanger": (1, 1, 1),
+        "bathtubbasin": (0, 1, 1), "shelf": (0, 2, 4), "cart": (0, 1, 1), "towelholder": (1, 1, 2),
     },
 }  # fmt: skip
+
+# Things that lie around in a room of full size, as in released games.
+ROOM_THINGS = {"kitchen": (24, 56), "livingroom": (12, 28), "bedroom": (14, 28), "bathroom": (8, 20)}
 
 # What may lie around in a room of a kind.
 ROOM_OBJECTS: dict[str, tuple[str, ...]] = {
     "kitchen": _words(
         "mug peppershaker fork spoon bowl saltshaker tomato soapbottle spatula potato cup dishsponge apple knife plate "
-        "egg butterknife pot lettuce pan bread winebottle kettle ladle glassbottle vase statue spraybottle"
+        "egg butterknife pot lettuce pan bread winebottle kettle ladle glassbottle vase statue spraybottle "
+        "pencil pen book cellphone creditcard"
     ),
     "livingroom": _words(
         "statue remotecontrol creditcard keychain laptop vase box pillow newspaper watch tissuebox book plate "
