@@ -11,6 +11,7 @@ import orjson
 
 from openmanus_rl.config.models import INIT_PREFIX, local_path
 from openmanus_rl.config.resolved import write_resolved
+from openmanus_rl.data.durable import write_whole
 from openmanus_rl.environments.configured import make_configured_env
 from openmanus_rl.rewards import RewardComposer
 from openmanus_rl.tracking.metrics_file import validation_score
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from openmanus_rl.config.schema import Config
     from openmanus_rl.environments.base import Split
+    from openmanus_rl.trainer.journal import WriteReport
     from openmanus_rl.trainer.worker_group import WorkerGroup
 
 
@@ -75,8 +77,8 @@ class Run:
             checkpoint.note_best(self.directory, self.best_step, "validation success", self.best)
 
 
-def train(config: Config, command: str = "") -> Path:
-    """Train as the config says; returns the run directory. `command` is written into the report."""
+def train(config: Config, command: str = "", write_report: WriteReport | None = None) -> Path:
+    """Train as the config says; returns the run directory. `write_report` makes its page; `command` is shown there."""
     directory = config.trainer.run_dir
     if directory is None:
         raise ValueError("trainer.default_local_dir is null, but a run needs a place for its checkpoints")
@@ -88,7 +90,7 @@ def train(config: Config, command: str = "") -> Path:
         if config.trainer.resume_mode != "auto" and (aside := checkpoint.set_aside(directory, step)):
             print(f"what an earlier run left there is now in {aside}", flush=True)
         write_resolved(config, directory)
-        journal = Journal(config, directory, step if resumed else None, command)
+        journal = Journal(config, directory, step if resumed else None, command, write_report)
         try:
             run, reached = _train(config, directory, journal, origin)
         finally:
@@ -121,6 +123,7 @@ def _train(config: Config, directory: Path, journal: Journal, origin: Origin) ->
         group = _group(config, directory, journal)
         parts.callback(group.close)
         _remember_threads(directory, group)
+        _keep_tokenizer(directory, group)
         run = Run(config, directory, journal, group)
         env = parts.enter_context(closing(make_configured_env(config.env, config.trainer.seed)))
         trainer = _trainer(config, group, run, env.tasks)
@@ -217,7 +220,7 @@ def _trainer(config: Config, group: WorkerGroup, run: Run, tasks: Callable[[Spli
     composer = RewardComposer.from_specs([part.model_dump() for part in config.reward.components])
     run.trainer = RayPPOTrainer(
         config, group, group.make_agent(), composer, tasks, run.journal.step, run.save, run.journal.keep,
-        run.journal.display.progress, should_stop=lambda: run.stopping,
+        run.journal.keep_credit, run.journal.display.progress, should_stop=lambda: run.stopping,
     )  # fmt: skip
     return run.trainer
 
@@ -231,6 +234,14 @@ def _threads(directory: Path) -> int | None:
 def _remember_threads(directory: Path, group: WorkerGroup) -> None:
     """Before the first step: a run that is killed in it must find the number again."""
     (directory / "engine.json").write_bytes(orjson.dumps({"n_threads": group.choose_threads()}))
+
+
+def _keep_tokenizer(directory: Path, group: WorkerGroup) -> None:
+    """So that the tokens of kept episodes can be read wherever the directory goes."""
+    backend = getattr(group.tokenizer, "backend_tokenizer", None)
+    path = directory / "tokenizer.json"
+    if backend is not None and not path.is_file():
+        write_whole(path, backend.to_str().encode())
 
 
 @contextmanager
