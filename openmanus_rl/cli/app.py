@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from openmanus_rl import __version__, exits
-from openmanus_rl.cli import demos, env, export, model, play, rollout, sft, watch
+from openmanus_rl.cli import demos, env, export, model, play, rollout, sft, view, watch
 from openmanus_rl.cli import eval as evaluation
 from openmanus_rl.trainer import main_ppo
 from openmanus_rl.trainer.main_ppo import ConfigFile, DryRun, Overrides, Recipe
@@ -60,6 +60,8 @@ app.command()(rollout.rollout)
 app.command()(watch.watch)
 app.command()(play.play)
 app.command()(export.export)
+app.command()(view.view)
+app.command()(view.report)
 
 
 @app.command()

@@ -36,8 +36,8 @@ class Credit:
 
     `columns` has some of COLUMNS: log-probs before the update, after it and of the reference, and what was estimated.
     `estimators` has the advantages that other estimators would have given. Per turn that the agent wrote: its number,
-    its reward, the number of its step group (equal anchors in one task's episodes) and how many steps that holds, those
-    of episodes that were not kept among them.
+    the discounted return from there on, the number of its step group (equal anchors in one task's episodes) and how many
+    steps that holds, those of episodes that were not kept among them.
     """
 
     group_id: str
@@ -46,7 +46,7 @@ class Credit:
     columns: Mapping[str, NDArray[np.float32]]
     estimators: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     turns: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    step_rewards: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    step_returns: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     step_groups: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     step_group_sizes: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
 
@@ -64,8 +64,8 @@ class Credit:
             raise ValueError(f"the columns of {self.traj_id} have different lengths: {sorted(lengths)}")
         for name in ("turns", "step_groups", "step_group_sizes"):
             object.__setattr__(self, name, token_column(name, getattr(self, name)))
-        object.__setattr__(self, "step_rewards", float_column("step_rewards", self.step_rewards))
-        for name in ("step_rewards", "step_groups", "step_group_sizes"):
+        object.__setattr__(self, "step_returns", float_column("step_returns", self.step_returns))
+        for name in ("step_returns", "step_groups", "step_group_sizes"):
             if len(getattr(self, name)) != len(self.turns):
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries for {len(self.turns)} turns")
 
@@ -90,7 +90,7 @@ def dumps(credit: Credit) -> bytes:
         "columns": {name: _rounded(column) for name, column in credit.columns.items()},
         "estimators": {name: _rounded(column) for name, column in credit.estimators.items()},
         "turns": credit.turns,
-        "step_rewards": _rounded(credit.step_rewards),
+        "step_returns": _rounded(credit.step_returns),
         "step_groups": credit.step_groups,
         "step_group_sizes": credit.step_group_sizes,
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from openmanus_rl.algorithms.gigpo import build_step_group
+from openmanus_rl.algorithms.gigpo import build_step_group, compute_step_discounted_returns
 from openmanus_rl.data.credit import Credit
 from openmanus_rl.trainer.stages import estimate_advantages
 
@@ -46,6 +46,7 @@ def credit_of(batch: Batch, samples: list[int], new_logprobs: Tensor, algorithm:
     estimators = _all_estimators(batch, algorithm)
     # Over the whole batch, so that sizes count the steps of episodes that are not kept.
     step_group = build_step_group(batch.anchors, batch.group_index, algorithm.gigpo.similarity_threshold)
+    step_returns = compute_step_discounted_returns(batch.step_rewards, batch.traj_index, algorithm.gamma)
     sizes = torch.bincount(step_group)[step_group]
     episodes: dict[int, list[int]] = {}
     first_row = _first_rows(batch)
@@ -63,7 +64,7 @@ def credit_of(batch: Batch, samples: list[int], new_logprobs: Tensor, algorithm:
                 columns={name: column[on].numpy() for name, column in known.items()},
                 estimators={name: column[on].numpy() for name, column in estimators.items()},
                 turns=batch.row_turn[rows].numpy(),
-                step_rewards=batch.step_rewards[rows].numpy(),
+                step_returns=step_returns[rows].numpy(),
                 step_groups=step_group[rows].numpy(),
                 step_group_sizes=sizes[rows].numpy(),
             )

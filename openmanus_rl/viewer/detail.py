@@ -134,22 +134,22 @@ def _anchors(
     steps: dict[int, list[dict[str, Any]]] = {}
     for (group, name), credit in credits_.items():
         if group == trajectory.group_id and name in ids:
-            for turn, code, reward in zip(credit.turns, credit.step_groups, credit.step_rewards, strict=True):
+            for turn, code, value in zip(credit.turns, credit.step_groups, credit.step_returns, strict=True):
                 steps.setdefault(int(code), []).append(
-                    {"id": ids[name], "traj": name, "turn": int(turn), "reward": round(float(reward), 6)}
+                    {"id": ids[name], "traj": name, "turn": int(turn), "return": round(float(value), 6)}
                 )
     return {
         int(turn): {
             "group": int(code),
             "size": int(size),
-            "reward": round(float(reward), 6),
+            "return": round(float(value), 6),
             "peers": [
                 peer for peer in steps.get(int(code), ())
                 if (peer["traj"], peer["turn"]) != (trajectory.traj_id, int(turn))
             ][:MAX_PEERS],
         }
-        for turn, code, size, reward in zip(
-            own.turns, own.step_groups, own.step_group_sizes, own.step_rewards, strict=True
+        for turn, code, size, value in zip(
+            own.turns, own.step_groups, own.step_group_sizes, own.step_returns, strict=True
         )
     }  # fmt: skip
 
