@@ -46,7 +46,9 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories; several are compared.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Default: report.html in the first run.", show_default=False),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Default: report.html in the first run.", show_default=False
+        ),
     ] = None,
     references: Play = True,
 ) -> None:

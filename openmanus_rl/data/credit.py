@@ -1,7 +1,7 @@
 """What training made of an episode's tokens: one number per token that the agent wrote, for each column.
 
-`RUN/trajectories/step_000012.credit.jsonl` holds them beside the episodes themselves; line by line the same episodes, in
-any order. A column counts the agent's tokens only, turn after turn, as `response_ids` do:
+`RUN/trajectories/step_000012.credit.jsonl` holds them beside the episodes themselves, one episode a line, in any order.
+A column counts the agent's tokens only, turn after turn, as `response_ids` do:
 
     turn 0   response [7 8]      turn 1   response [9]
     advantages       [.5 .5                       -.2]
@@ -36,8 +36,8 @@ class Credit:
 
     `columns` has some of COLUMNS: log-probs before the update, after it and of the reference, and what was estimated.
     `estimators` has the advantages that other estimators would have given. Per turn that the agent wrote: its number,
-    the discounted return from there on, the number of its step group (equal anchors in one task's episodes) and how many
-    steps that holds, those of episodes that were not kept among them.
+    the discounted return from there on, the number of its step group (equal anchors in one task's episodes) and how
+    many steps that holds, those of episodes that were not kept among them.
     """
 
     group_id: str

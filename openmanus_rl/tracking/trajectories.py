@@ -91,8 +91,8 @@ def select(trajectories: Sequence[Trajectory], limit: int) -> list[Trajectory]:
     """At most `limit` episodes, in their order: as many whole groups as fit, so that their members can be compared.
 
     Half of the groups have a spread of scores, if so many do: they are what is learned from. Where a whole group does
-    not fit, a part of one is taken. Episodes that are alone in their groups, as those of a validation, are spread over it
-    whatever came of them: the same tasks then every time.
+    not fit, a part of one is taken. Episodes that are alone in their groups, as those of a validation, are spread over
+    it whatever came of them: the same tasks then every time.
     """
     if len(trajectories) <= limit:
         return list(trajectories)

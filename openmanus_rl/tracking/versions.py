@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 FILE = "versions.json"
 # Those that decide what a run computes; the ones that are not installed are left out.
 PACKAGES = (
-    "torch", "transformers", "tokenizers", "safetensors", "numpy", "gymnasium", "pydantic", "peft", "ray", "vllm", "alfworld",
-    "textworld",
+    "torch", "transformers", "tokenizers", "safetensors", "numpy", "gymnasium", "pydantic", "peft", "ray", "vllm",
+    "alfworld", "textworld",
 )  # fmt: skip
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 OF_SERVICES = ("wandb.json", "trackio.json")
 OF_THE_RUN = (
-    "base", "engine.json", "metrics.jsonl", "tensorboard", "trajectories", "report.html", "references.json", "tokenizer.json",
-    "versions.json",
+    "base", "engine.json", "metrics.jsonl", "tensorboard", "trajectories", "report.html", "references.json",
+    "tokenizer.json", "versions.json",
 )  # fmt: skip
 NAME = re.compile(r"step_(\d{6,})")
 

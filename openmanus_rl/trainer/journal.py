@@ -25,9 +25,10 @@ TRAJECTORIES = "trajectories"
 
 
 class Journal:
-    """Opened before anything heavy is done. `resumed_after` is None for a new run; without `write_report` there is no page.
+    """Opened before anything heavy is done. `resumed_after` is None for a new run.
 
-    The metrics file must be written, or the run stops; nothing else here is worth stopping a run for.
+    The metrics file must be written, or the run stops; nothing else here is worth stopping a run for. Without
+    `write_report` there is no page.
     """
 
     def __init__(

@@ -45,9 +45,9 @@ class RayPPOTrainer:
     """Collect, reward, compare, update, validate, save; repeat.
 
     `tasks` lists the tasks of a split. `report` is given the metrics of every step; `save` as well, and whether a
-    checkpoint is due; `keep` every step's trajectories (`step`, and `val` for validations), and it returns those that it
-    keeps; `keep_credit` what the step made of the tokens of these; `progress` is told what is being done, how much of it is
-    done, how much it is in all, and what is worth a note.
+    checkpoint is due; `keep` every step's trajectories (`step`, and `val` for validations), and it returns those that
+    it keeps; `keep_credit` what the step made of the tokens of these; `progress` is told what is being done, how much
+    of it is done, how much it is in all, and what is worth a note.
     """
 
     config: Config

@@ -48,7 +48,9 @@ def differing_settings(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
 def _flat(section: Any, prefix: str) -> list[tuple[str, str]]:
     """A config as dotted keys with their values as text."""
     if isinstance(section, dict) and section:
-        return [pair for key, value in section.items() for pair in _flat(value, f"{prefix}.{key}" if prefix else str(key))]
+        return [
+            pair for key, value in section.items() for pair in _flat(value, f"{prefix}.{key}" if prefix else str(key))
+        ]
     return [(prefix, without_folders(as_flow(section)))]
 
 

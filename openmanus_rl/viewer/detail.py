@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 MAX_TEXT = 20_000
 MAX_PEERS = 60
 NO_CREDIT = {
-    "step": "This run kept no credit for this episode: it was made before credit was recorded, or the step did not learn "
-    "from this episode. Shown are the log-probs of the engine.",
+    "step": "This run kept no credit for this episode: it was made before credit was recorded, or the step did not "
+    "learn from this episode. Shown are the log-probs of the engine.",
     "val": "Validation episodes are not trained on, so they have no advantages. Shown are the log-probs of the engine.",
 }
-NO_TOKENIZER = "The run directory has no tokenizer.json, so the text of single tokens is not known: each turn is one piece."
+NO_TOKENIZER = (
+    "The run directory has no tokenizer.json, so the text of single tokens is not known: each turn is one piece."
+)
 NO_TOKENS = "These turns have text only, no token ids."
 # How the page names the columns of `data/credit.py`.
 SHORT = {
-    "old_logprobs": "logprob", "new_logprobs": "new", "ref_logprobs": "ref", "values": "value", "token_rewards": "reward",
-    "returns": "return",
+    "old_logprobs": "logprob", "new_logprobs": "new", "ref_logprobs": "ref", "values": "value",
+    "token_rewards": "reward", "returns": "return",
 }  # fmt: skip
 
 

@@ -47,8 +47,8 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "zero_spread", "Zero-spread groups", ("zero_spread_groups",), 0.6, 0.85, "percent",
         "groups whose episodes all scored the same: there is nothing in them to compare, so they teach nothing",
-        "Nearly all groups fail together: the tasks are too hard for the agent as it is. Start from a better model (a warm "
-        "start or `sft`), take easier tasks, raise env.rollout.n, or reward parts of the way.",
+        "Nearly all groups fail together: the tasks are too hard for the agent as it is. Start from a better model (a "
+        "warm start or `sft`), take easier tasks, raise env.rollout.n, or reward parts of the way.",
         "Nearly all groups win together: these tasks have been learned. Take harder ones, or set "
         "algorithm.filter_groups.enable=true to spend the time on groups that still differ.",
     ),
@@ -74,14 +74,15 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "update_kl", "KL of an update", ("actor/approx_kl",), 0.03, 0.1, "small",
         "how far one step's update moves the policy, in nats a token",
-        "Each step moves the policy a long way, which makes training unsteady. Lower actor.optim.lr or actor.ppo_epochs.",
+        "Each step moves the policy a long way, which makes training unsteady. Lower actor.optim.lr or "
+        "actor.ppo_epochs.",
     ),
     Check(
         "entropy", "Entropy", ("actor/entropy",), 3.0, 8.0, "small",
         "how undecided the policy is, in nats a token, against the first steps of the run",
-        "The policy has become much more certain, or much less, than it was. Collapsed (low): it repeats itself and explores "
-        "nothing; raise actor.entropy_coeff or rollout.temperature, lower the learning rate. Grown (high): it is drifting "
-        "into noise; lower the learning rate or add a KL to the reference.",
+        "The policy has become much more certain, or much less, than it was. Collapsed (low): it repeats itself and "
+        "explores nothing; raise actor.entropy_coeff or rollout.temperature, lower the learning rate. Grown (high): it "
+        "is drifting into noise; lower the learning rate or add a KL to the reference.",
         relative=True,
     ),
     Check(
@@ -92,8 +93,8 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "gap", "Engine-trainer gap", ("gap/mean",), 0.02, 0.05, "small",
         "how far the engine's log-probs of its own tokens are from the trainer's, on average",
-        "Engine and trainer disagree about the same tokens, so ratios start away from 1. Match their precision (model.dtype), "
-        "look at the sampling temperature, or set policy_loss.rollout_correction.",
+        "Engine and trainer disagree about the same tokens, so ratios start away from 1. Match their precision "
+        "(model.dtype), look at the sampling temperature, or set policy_loss.rollout_correction.",
     ),
 )  # fmt: skip
 

@@ -190,7 +190,9 @@ def _notes(run: RunFiles, versions: dict[str, Any]) -> list[str]:
     """What the page cannot show of this run, and why."""
     notes = []
     if run.config is None:
-        notes.append(f"This version cannot load the run's config ({run.config_fault}), so changed settings are not listed.")
+        notes.append(
+            f"This version cannot load the run's config ({run.config_fault}), so changed settings are not listed."
+        )
     if not versions:
         notes.append("The run directory has no versions.json: it is from before versions were kept.")
     references = read_references(run.path)

@@ -1,7 +1,7 @@
 """The page itself, from `assets/`: with modules that a server delivers, or with everything inside one file.
 
-The modules import each other by bare names (`viewer/charts.js`), and an import map says where these are: on the server, or
-in the page as `data:` addresses. So the code of both pages is the same, to the byte.
+The modules import each other by bare names (`viewer/charts.js`), and an import map says where these are: on the server,
+or in the page as `data:` addresses. So the code of both pages is the same, to the byte.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import orjson
 
 ASSETS = resources.files("openmanus_rl.viewer") / "assets"
 MODULES = (
-    "dom.js", "format.js", "charts.js", "source.js", "overview.js", "list.js", "tokens.js", "episode.js", "trajectories.js",
-    "compare.js", "main.js",
+    "dom.js", "format.js", "charts.js", "source.js", "overview.js", "list.js", "tokens.js", "episode.js",
+    "trajectories.js", "compare.js", "main.js",
 )  # fmt: skip
 # Nothing may be fetched by a file that was opened from disk, and nothing but its own scripts may run.
 REPORT_POLICY = (
@@ -82,4 +82,6 @@ def _embedded(value: Any) -> str:
     >>> _embedded("</script>")
     '"\\u003c/script>"'
     """
-    return orjson.dumps(value).decode().replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return (
+        orjson.dumps(value).decode().replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    )

@@ -1,7 +1,7 @@
 """Two lines to judge a learning curve by: what random play wins of the same tasks, and what the expert does.
 
-They are played once, in the run's own environment, and kept in `RUN/references.json`. On a generated ALFWorld that takes
-seconds; training never waits for them at its start.
+They are played once, in the run's own environment, and kept in `RUN/references.json`. On a generated ALFWorld that
+takes seconds; training never waits for them at its start.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ the ends of the run first.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -22,6 +21,7 @@ from openmanus_rl.viewer.tokens import find_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from openmanus_rl.viewer.run_files import Row
 
@@ -59,7 +59,7 @@ def render(runs: Sequence[RunFiles]) -> str:
         "compare": compare_runs(runs) if len(runs) > 1 else None,
         "pairs": _pairs(runs, episodes),
     }
-    return report_page(f"{data['runs'][0]['name']} – OpenManus-RL", data, episodes)
+    return report_page(f"{data['runs'][0]['name']} - OpenManus-RL", data, episodes)
 
 
 def _fill(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -16,6 +15,7 @@ from openmanus_rl.viewer.run_files import RunFiles, is_run
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 GRACE_SECONDS = 2
 
@@ -37,8 +37,8 @@ def serve(
     with listen(host, port) as listening:
         hosts = LOOPBACK if is_loopback(host) else ["*"]
         config = uvicorn.Config(
-            make_app(runs, hosts), log_level="warning", access_log=False, lifespan="off", ws="none", proxy_headers=False,
-            server_header=False, timeout_graceful_shutdown=GRACE_SECONDS,
+            make_app(runs, hosts), log_level="warning", access_log=False, lifespan="off", ws="none",
+            proxy_headers=False, server_header=False, timeout_graceful_shutdown=GRACE_SECONDS,
         )  # fmt: skip
         if references:
             threading.Thread(target=_play_references, args=(runs,), daemon=True).start()

@@ -17,7 +17,7 @@ export function ticks(low, high, count) {
 }
 
 // Draws again when the width changes; the height is the chart's own.
-function drawn(figure, draw) {
+function drawn(holder, draw) {
   let width = 0;
   const watcher = new ResizeObserver(([entry]) => {
     const next = Math.floor(entry.contentRect.width);
@@ -26,8 +26,7 @@ function drawn(figure, draw) {
       draw(width);
     }
   });
-  watcher.observe(figure);
-  return figure;
+  watcher.observe(holder);
 }
 
 function limits(series, references, given) {
@@ -51,13 +50,14 @@ function limits(series, references, given) {
   return [low, high];
 }
 
-function frame(width, height, xs, ys, format, title, small) {
+// `aside` is room to the left and right of the first and the last x, for bars that stand around them.
+function frame(width, height, xs, ys, format, title, small, aside = 0) {
   const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
-  const right = width - RIGHT, bottom = height - BOTTOM;
-  const x = (value) => (x1 === x0 ? (LEFT + right) / 2 : LEFT + ((value - x0) / (x1 - x0)) * (right - LEFT));
+  const right = width - RIGHT, bottom = height - BOTTOM, room = right - LEFT - 2 * aside;
+  const x = (value) => (x1 === x0 ? (LEFT + right) / 2 : LEFT + aside + ((value - x0) / (x1 - x0)) * room);
   const y = (value) => bottom - ((value - ys[0]) / (ys[1] - ys[0])) * (bottom - TOP);
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
-  for (const value of ticks(ys[0], ys[1], small ? 3 : 5)) {
+  for (const value of ticks(ys[0], ys[1], small ? 4 : 5)) {
     picture.append(svg("line", { class: "grid", x1: LEFT, x2: right, y1: y(value), y2: y(value) }));
     picture.append(svg("text", { class: "tick", x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, format(value)));
   }
@@ -125,7 +125,7 @@ export function lineChart({ title, series, references = [], format = number, y: 
   const xs = [...new Set(shown.flatMap((one) => one.points.map((p) => p[0])))].sort((a, b) => a - b);
   const byX = shown.map((one) => new Map(one.points.map((p) => [p[0], p])));
   const ys = limits(shown, references, given);
-  return drawn2(figure, holder, (width) => {
+  drawn(holder, (width) => {
     const { picture, x, y, right } = frame(width, height, xs, ys, format, title, small);
     for (const line of references) {
       picture.append(svg("line", { class: `reference ${line.name}`, x1: LEFT, x2: right, y1: y(line.value), y2: y(line.value) }));
@@ -161,10 +161,6 @@ export function lineChart({ title, series, references = [], format = number, y: 
       }),
     ]);
   });
-}
-
-function drawn2(figure, holder, draw) {
-  drawn(holder, draw);
   return figure;
 }
 
@@ -190,15 +186,13 @@ export function stackedChart({ title, names, points, format = number, height = 2
   });
   const ys = limits([{ points: stacks.flatMap((s) => [[0, s.up], [0, s.down], [0, 0]]) }], []);
   const xs = stacks.map((s) => s.at);
-  return drawn2(figure, holder, (width) => {
-    const { picture, x, y, right } = frame(width, height, xs, ys, format, title, false);
-    const gap = xs.length > 1 ? (right - LEFT) / (xs.length - 1) : 60;
-    const bar = Math.max(1.5, Math.min(26, gap * 0.72));
+  drawn(holder, (width) => {
+    const bar = Math.max(1.5, Math.min(26, ((width - RIGHT - LEFT) / xs.length) * 0.72));
+    const { picture, x, y, right } = frame(width, height, xs, ys, format, title, false, bar / 2 + 4);
     for (const stack of stacks) {
       stack.parts.forEach(([from, to], k) => {
         const top = Math.min(y(from), y(to)), tall = Math.abs(y(from) - y(to));
-        const left = Math.max(LEFT, Math.min(right - bar, x(stack.at) - bar / 2));
-        if (tall > 0) picture.append(svg("rect", { class: `part s${k % 6}`, x: left, y: top, width: bar, height: tall }));
+        if (tall > 0) picture.append(svg("rect", { class: `part s${k % 6}`, x: x(stack.at) - bar / 2, y: top, width: bar, height: tall }));
       });
     }
     picture.append(svg("line", { class: "zero", x1: LEFT, x2: right, y1: y(0), y2: y(0) }));
@@ -209,6 +203,7 @@ export function stackedChart({ title, names, points, format = number, height = 2
         names.length > 1 ? el("div", { class: "sum" }, "sum ", el("span", { class: "value" }, format(stack.up + stack.down))) : null];
     });
   });
+  return figure;
 }
 
 // A small line without axes.
@@ -217,7 +212,6 @@ export function sparkline(points, width = 120, height = 30) {
   const values = points.map((p) => p[1]);
   const low = Math.min(...values), high = Math.max(...values), span = high - low || 1;
   const path = values.map((value, k) => `${(k / (values.length - 1)) * (width - 4) + 2},${height - 3 - ((value - low) / span) * (height - 6)}`);
-  const [endX, endY] = path.at(-1).split(",");
   return svg("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" },
-    svg("polyline", { class: "line", points: path.join(" ") }), svg("circle", { cx: endX, cy: endY, r: 2.4, class: "mark" }));
+    svg("polyline", { class: "line", points: path.join(" ") }));
 }

@@ -116,6 +116,6 @@ export class Compare {
     }
     replace(this.aligned, el("div", { class: "together head" }, el("div", { class: "rail" }), half(this.left, pair.left), half(this.right, pair.right)), at === null ? el("p", { class: "note" }, "The same actions to the end.") : null, ...rows);
     const parting = this.aligned.querySelector(".parting");
-    if (parting) this.aligned.scrollTop = Math.max(0, parting.offsetTop - this.aligned.offsetTop - 120);
+    if (parting) this.aligned.scrollTop = Math.max(0, parting.offsetTop - 150);
   }
 }

@@ -52,8 +52,8 @@ export class Trajectories {
       select("kind", "From", (value) => (value === "val" ? "validation" : "training")),
       select("outcome", "Outcome", (value) => outcome(value)[0]),
       el("div", { class: "wide-field" }, select("type", "Task type", words)),
-      el("div", { class: "pair" }, field("from", "Step from", "number", { min: 0 }), field("to", "to", "number", { min: 0 })),
-      el("div", { class: "pair" }, field("low", "Reward from", "number", { step: "any" }), field("high", "to", "number", { step: "any" })),
+      el("div", { class: "four" }, field("from", "Step ≥", "number", { min: 0 }), field("to", "Step ≤", "number", { min: 0 }),
+        field("low", "Reward ≥", "number", { step: "any" }), field("high", "Reward ≤", "number", { step: "any" })),
       el("button", { type: "reset", class: "plain", onclick: () => requestAnimationFrame(() => this.filter()) }, "Clear filters"));
   }
 
