@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 import torch
+import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from openmanus_rl.config.load import load_config
@@ -178,9 +179,14 @@ def make_large_run(folder: Path, episodes: int = 2000, turns: int = 50) -> Path:
 
 
 def make_hostile_run(folder: Path) -> Path:
-    """Every text of the run would like to be markup."""
-    config = make_config(folder, f"trainer.experiment_name={HOSTILE[:40]!r}")
-    write_resolved(config, folder)
+    """Every text of the run would like to be markup; its config is none that this version would load."""
+    folder.mkdir()
+    settings = {
+        "trainer": {"experiment_name": HOSTILE, "seed": HOSTILE},
+        "env": {"env_name": HOSTILE},
+        HOSTILE: HOSTILE,
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
     write_versions(folder, HOSTILE, HOSTILE)
     make_tokenizer().save(str(folder / "tokenizer.json"))
     metrics = MetricsFile(folder / "metrics.jsonl")

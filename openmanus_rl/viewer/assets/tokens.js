@@ -142,7 +142,9 @@ export function watchTokens(root) {
     if (event.target.closest?.(".tk, [data-observed]")) show(event.target);
     else if (event.pointerType === "mouse") leave();
   });
-  root.addEventListener("pointerleave", leave);
+  // A finger leaves as soon as it is lifted: the card of a tap stays until the next one.
+  root.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && leave());
+  root.addEventListener("click", (event) => show(event.target));
   root.addEventListener("keydown", (event) => {
     const block = event.target.closest?.(".tokens");
     if (!block) return;
