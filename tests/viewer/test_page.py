@@ -176,7 +176,7 @@ def test_tokens_have_their_credit_and_the_environment_has_none(tab: Tab, shown_r
     tokens.nth(1).hover()
     advantage = float(credit.estimators["gigpo"][1])
     expect(card.locator("tr.shown")).to_contain_text(f"{abs(advantage):.3g}")
-    expect(card.locator("tr.shown")).to_contain_text("−" if advantage < 0 else "+")
+    expect(card.locator("tr.shown")).to_contain_text("\u2212" if advantage < 0 else "+")
     for name, value in (("log-prob", credit.columns["old_logprobs"][1]),):
         expect(card.locator("tr", has=page.locator(f"th:text-is('{name}')"))).to_contain_text(f"{abs(value):.4g}")
     for text in (
