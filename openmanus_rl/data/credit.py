@@ -97,9 +97,10 @@ def dumps(credit: Credit) -> bytes:
     return orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _rounded(column: NDArray[np.float32]) -> NDArray[np.float64]:
+def _rounded(column: NDArray[np.float32]) -> list[float]:
     # In double precision, or 0.1 would be written as 0.10000000149.
-    return np.round(column.astype(np.float64), DECIMALS)
+    rounded: list[float] = np.round(column.astype(np.float64), DECIMALS).tolist()
+    return rounded
 
 
 def loads(line: bytes | str) -> Credit:

@@ -75,7 +75,7 @@ def credit_of(batch: Batch, samples: list[int], new_logprobs: Tensor, algorithm:
 def _all_estimators(batch: Batch, algorithm: AlgorithmConfig) -> dict[str, Tensor]:
     """The advantages of each estimator on this batch. Without a critic, GAE's values are taken as zero."""
     assert batch.advantages is not None
-    found = {algorithm.adv_estimator: batch.advantages}
+    found: dict[str, Tensor] = {algorithm.adv_estimator: batch.advantages}
     for name in COMPARED:
         if name not in found:
             given = batch if batch.values is not None else replace(batch, values=torch.zeros_like(batch.old_logprobs))

@@ -68,9 +68,9 @@ def episode_detail(run: RunFiles, row_id: str, pieces: Pieces | None) -> dict[st
 def clip_range(run: RunFiles) -> list[float]:
     """Between which ratios the policy loss of a run still moves a token."""
     actor = "actor_rollout_ref.actor."
-    plain = float(run.setting(f"{actor}clip_ratio", 0.2))
-    low = float(run.setting(f"{actor}clip_ratio_low", plain))
-    return [1.0 - low, 1.0 + float(run.setting(f"{actor}clip_ratio_high", plain))]
+    plain = run.number(f"{actor}clip_ratio", 0.2)
+    low, high = (run.number(f"{actor}clip_ratio_{side}", plain) for side in ("low", "high"))
+    return [1.0 - (low or 0.0), 1.0 + (high or 0.0)]
 
 
 def _columns(trajectory: Trajectory, credit: Credit | None) -> dict[str, list[float]]:

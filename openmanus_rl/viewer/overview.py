@@ -63,7 +63,7 @@ def summary(run: RunFiles) -> dict[str, Any]:
     """What a run is and how far it is."""
     lines = run.metrics()
     step = max((int(line["step"]) for line in lines), default=0)
-    total = run.setting("trainer.total_training_steps")
+    total = run.number("trainer.total_training_steps", None)
     return {
         "name": str(run.setting("trainer.experiment_name", run.name)),
         "directory": run.name,
@@ -76,7 +76,7 @@ def summary(run: RunFiles) -> dict[str, Any]:
     }
 
 
-def _status(run: RunFiles, lines: list[Line], step: int, total: int | None) -> str:
+def _status(run: RunFiles, lines: list[Line], step: int, total: float | None) -> str:
     """`finished`, `running` as long as it writes, else `stopped`."""
     if total is not None and step >= total:
         return "finished"

@@ -15,6 +15,7 @@ from openmanus_rl.data.durable import write_whole
 from openmanus_rl.data.rate import Rate
 from openmanus_rl.environments.base import fill_blanks
 from openmanus_rl.environments.configured import make_configured_env
+from openmanus_rl.environments.registry import ENVIRONMENTS, full_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,20 +41,30 @@ def read_references(run: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) and content.get("version") == FORMAT_VERSION else None
 
 
-def find_references(run: Path, config: Config) -> dict[str, Any]:
-    """The lines, played now if they never were; a reason in `note` where one cannot be had."""
+def find_references(run: Path, config: Config, run_own_code: bool = False) -> dict[str, Any]:
+    """The lines, played now if they never were; a reason in `note` where one cannot be had.
+
+    An environment of the user's own (`module:Class`) is only played where the user has run it anyway: looking at a run
+    that somebody passed on must not run code that its config names.
+    """
     known = read_references(run)
-    if known is None:
-        known = play_references(config)
+    if known is None or known["failed"]:
+        known = play_references(config, run_own_code)
         write_whole(run / FILE, orjson.dumps(known, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return known
 
 
-def play_references(config: Config) -> dict[str, Any]:
-    """Play the first validation tasks of both splits, at random and with the expert."""
-    found: dict[str, Any] = {"version": FORMAT_VERSION, "random": None, "expert": None, "note": ""}
+def play_references(config: Config, run_own_code: bool = False) -> dict[str, Any]:
+    """Play the first validation tasks of both splits, at random and with the expert. What failed is tried again."""
+    found: dict[str, Any] = {"version": FORMAT_VERSION, "random": None, "expert": None, "note": "", "failed": True}
     if config.env.env_name.startswith("remote:"):
         found["note"] = "No random and expert lines: an environment on a server is not played for a page."
+        return found
+    if full_name(config.env.env_name) not in ENVIRONMENTS and not run_own_code:
+        found["note"] = (
+            "No random and expert lines: the environment is code of your own, which only training runs. They are "
+            "played when a run ends."
+        )
         return found
     try:
         env = make_configured_env(config.env, config.trainer.seed)
@@ -68,6 +79,7 @@ def play_references(config: Config) -> dict[str, Any]:
             found["note"] = "No expert line: this environment has no expert."
         else:
             found["expert"] = _counted(_rate(env, tasks, config, lambda _: _expert_policy(env)))
+        found["failed"] = False
     except Exception as error:  # noqa: BLE001 - as above
         found["note"] = f"The random and expert lines are not complete: {type(error).__name__}: {error}"
     finally:

@@ -34,7 +34,7 @@ def write_run_report(directory: Path, at_the_end: bool) -> Path:
     """The report of a run that has just validated, or ended; only then are the reference lines played."""
     run = RunFiles(directory)
     if at_the_end and run.config is not None:
-        find_references(directory, run.config)
+        find_references(directory, run.config, run_own_code=True)
     return write_report([run], directory / "report.html")
 
 
@@ -52,14 +52,15 @@ def render(runs: Sequence[RunFiles]) -> str:
         rows = _fill(run, number, room, MAX_EPISODES // len(runs), episodes)
         shown.append(rows)
         left_out.append(max(0, len(run.episode_paths()) - len({row["id"].partition(":")[0] for row in rows})))
+    first_pages = [overview(run) for run in runs]
     data = {
-        "runs": [overview(run) for run in runs],
+        "runs": first_pages,
         "rows": shown,
         "files_left_out": left_out,
         "compare": compare_runs(runs) if len(runs) > 1 else None,
         "pairs": _pairs(runs, episodes),
     }
-    return report_page(f"{data['runs'][0]['name']} - OpenManus-RL", data, episodes)
+    return report_page(f"{first_pages[0]['name']} - OpenManus-RL", data, episodes)
 
 
 def _fill(

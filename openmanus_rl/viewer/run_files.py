@@ -95,6 +95,11 @@ class RunFiles:
             found = found[part]
         return default if found is None else found
 
+    def number(self, key: str, default: float | None) -> float | None:
+        """A setting that must be a number; the default where a broken config has something else."""
+        found = self.setting(key)
+        return found if isinstance(found, int | float) and not isinstance(found, bool) else default
+
     def versions(self) -> dict[str, Any]:
         """What the run was made with."""
         return read_versions(self.path)

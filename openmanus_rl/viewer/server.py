@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import uvicorn
 
 from openmanus_rl.environments.remote.server import is_loopback, listen
 from openmanus_rl.viewer.app import LOOPBACK, make_app
-from openmanus_rl.viewer.references import find_references, read_references
+from openmanus_rl.viewer.references import find_references
 from openmanus_rl.viewer.run_files import RunFiles, is_run
 
 if TYPE_CHECKING:
@@ -48,11 +49,9 @@ def serve(
 def _play_references(runs: Sequence[RunFiles]) -> None:
     """One run after the other; the page finds the file when it asks again."""
     for run in runs:
-        if run.config is not None and read_references(run.path) is None:
-            try:
+        if run.config is not None:
+            with contextlib.suppress(OSError):  # a directory that is not ours to write in: the page does without them
                 find_references(run.path, run.config)
-            except OSError:  # a directory that is not ours to write in: the page does without the lines
-                continue
 
 
 class _Server(uvicorn.Server):

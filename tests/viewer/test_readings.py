@@ -1,12 +1,14 @@
 """What the page is told: numbers, signs of health, references, texts of tokens, and how much a report holds."""
 
 import os
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 import torch
 
@@ -141,9 +143,10 @@ def test_credit_of_other_tokens_is_not_shown(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=1)
     path = run / "trajectories" / "step_000001.credit.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(
-        lines[0].replace(b'"columns":{', b'"columns":{"returns":[1.0],', 1) + b"junk\n" + b"".join(lines[2:])
-    )
+    first = orjson.loads(lines[0])
+    for columns in (first["columns"], first["estimators"]):
+        columns |= {name: column[1:] for name, column in columns.items()}
+    path.write_bytes(orjson.dumps(first) + b"\njunk\n" + b"".join(lines[2:]))
     files = RunFiles(run)
     assert episode_detail(files, "step_000001:0", None)["advantages"] == {}
     assert episode_detail(files, "step_000001:1", None)["missing"][1].startswith("This run kept no credit")
@@ -244,6 +247,17 @@ def test_references_that_cannot_be_had_say_why(tmp_path: Path, monkeypatch: pyte
     assert "ZeroDivisionError" in references.play_references(make_config(tmp_path))["note"]
     remote = make_config(tmp_path, "env.env_name=remote:http://127.0.0.1:1")
     assert "on a server" in references.play_references(remote)["note"]
+    monkeypatch.undo()
+    assert not references.find_references(tmp_path, make_config(tmp_path))["failed"], "what failed is tried again"
+
+
+def test_code_that_a_config_names_is_not_run_to_look_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "somebodys.py").write_text("from openmanus_rl.environments.grid import GridEnv\nran = True\n")
+    config = make_config(tmp_path, "env.env_name=somebodys:GridEnv")
+    assert "code of your own" in references.find_references(tmp_path, config)["note"]
+    assert "somebodys" not in sys.modules
+    assert references.find_references(tmp_path, config, run_own_code=True)["expert"]["total"] == 8
 
 
 def test_settings_and_tasks_of_two_runs(run: Path, tmp_path: Path) -> None:

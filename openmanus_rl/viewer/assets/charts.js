@@ -65,6 +65,7 @@ function frame(width, height, xs, ys, format, title, small, aside = 0) {
   for (const value of whole) {
     picture.append(svg("text", { class: "tick", x: x(value), y: bottom + 18, "text-anchor": "middle" }, value));
   }
+  picture.append(svg("text", { class: "tick", x: LEFT - 8, y: bottom + 18, "text-anchor": "end" }, "step"));
   return { picture, x, y, right, bottom };
 }
 

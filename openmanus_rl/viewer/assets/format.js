@@ -30,7 +30,7 @@ export function form(name) {
 // A rate as the server sends it: [share, low, high, won, of].
 export function rate(values) {
   if (!values) return "–";
-  return `${percent(values[0], 1)} (${Math.round(100 * values[1])} to ${Math.round(100 * values[2])})`;
+  return `${percent(values[0], 1)} (${Math.round(100 * values[1])} to ${Math.round(100 * values[2])} %)`;
 }
 
 export function won(values) {

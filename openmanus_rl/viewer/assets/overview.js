@@ -53,7 +53,16 @@ function success(run) {
     lineChart({ title: "Success by training step", series, references: lines, format: (v) => percent(v), y: [0, 1], height: 320 }),
     el("p", { class: "quiet foot" }, "Share of episodes won, by training step. Bands are 95 % Wilson intervals of that step's episodes. ",
       lines.length ? "Dashed: random play and the environment's expert on the first validation tasks. " : "",
-      "Training samples at its own temperature; validation plays as val_kwargs say."));
+      "Training samples at its own temperature; validation plays as val_kwargs say."), validations(run));
+}
+
+function validations(run) {
+  if (!run.moments.length) return null;
+  return el("div", { class: "wide-table", tabindex: "0", role: "region", "aria-label": "validations" },
+    el("table", { class: "rates" }, el("thead", {}, el("tr", {}, ["validation", "step", "valid_seen", "valid_unseen", "both"].map((name) => el("th", { scope: "col" }, name)))),
+      el("tbody", {}, run.moments.map((moment) => el("tr", {}, el("th", { scope: "row" }, moment.name), el("td", {}, moment.step),
+        [moment.splits.valid_seen, moment.splits.valid_unseen, moment.both].map((one) => el("td", {}, one ? `${rate(one)}, ${one[3]} of ${one[4]}` : "–")))))),
+    el("p", { class: "quiet foot" }, "In brackets the 95 % interval. The best of several validations is chosen by its luck, too: judge a model on fresh episodes (openmanus-rl eval)."));
 }
 
 function health(run) {
