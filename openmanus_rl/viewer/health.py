@@ -121,7 +121,7 @@ def _sign(check: Check, steps: Sequence[Line], success: float) -> dict[str, Any]
         "value": value,
         "points": points,
         "state": state,
-        "limits": _limits(check),
+        "limits": limits_of(check),
         "advice": advice if state in ("watch", "off") else "",
     }
 
@@ -148,7 +148,7 @@ def _state(check: Check, points: Points, value: float | None) -> State:
     return "off" if measure > check.off else "watch" if measure > check.watch else "ok"
 
 
-def _limits(check: Check) -> str:
+def limits_of(check: Check) -> str:
     """The limits in words."""
     if check.relative:
         return f"watch beyond {check.watch:g} times more or less than at the start, off beyond {check.off:g} times"

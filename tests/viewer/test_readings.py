@@ -21,10 +21,11 @@ from openmanus_rl.trainer.credit import credit_of, samples_of
 from openmanus_rl.viewer import references, report
 from openmanus_rl.viewer.compare import differing_settings, same_tasks
 from openmanus_rl.viewer.detail import episode_detail
-from openmanus_rl.viewer.health import CHECKS, health
+from openmanus_rl.viewer.health import CHECKS, health, limits_of
 from openmanus_rl.viewer.overview import overview, without_folders
 from openmanus_rl.viewer.run_files import NotThereError, RunFiles
 from openmanus_rl.viewer.tokens import Pieces, find_tokenizer
+from tests.conftest import REPOSITORY
 from tests.viewer.runs import make_config, make_run, make_tokenizer, play
 
 
@@ -308,3 +309,11 @@ def test_a_failed_episode_has_its_error(tmp_path: Path) -> None:
     detail = episode_detail(RunFiles(run), "step_000009:0", None)
     assert detail["error"] == "the server hung up"
     assert detail["turns"] == []
+
+
+def test_the_documented_limits_are_those_of_the_table() -> None:
+    rows = (REPOSITORY / "docs" / "viewer.md").read_text(encoding="utf-8").splitlines()
+    for check in CHECKS:
+        row = next(row for row in rows if row.startswith(f"| {check.title} |"))
+        assert all(f"`{name}`" in row for name in check.metrics)
+        assert limits_of(check) in row

@@ -49,8 +49,12 @@ export function words(name) {
 }
 
 export const OUTCOMES = {
-  won: ["won", "✓"], lost: ["lost", "✕"], step_limit: ["out of steps", "◷"], context_limit: ["out of context", "◷"],
-  env_error: ["environment failed", "!"], engine_error: ["engine failed", "!"],
+  won: ["won", "✓"],
+  lost: ["lost", "✕"],
+  step_limit: ["out of steps", "◷"],
+  context_limit: ["out of context", "◷"],
+  env_error: ["environment failed", "!"],
+  engine_error: ["engine failed", "!"],
 };
 
 export function outcome(name) {

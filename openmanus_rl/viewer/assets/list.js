@@ -27,7 +27,10 @@ export class LongList {
 
   show() {
     const first = Math.max(0, Math.floor(this.node.scrollTop / this.rowHeight) - SPARE);
-    const last = Math.min(this.rows.length, Math.ceil((this.node.scrollTop + this.node.clientHeight) / this.rowHeight) + SPARE);
+    const last = Math.min(
+      this.rows.length,
+      Math.ceil((this.node.scrollTop + this.node.clientHeight) / this.rowHeight) + SPARE,
+    );
     const shown = [];
     for (let place = first; place < last; place += 1) {
       const row = this.draw(this.rows[place]);
@@ -48,9 +51,11 @@ export class LongList {
 
   reveal() {
     if (this.at < 0) return;
-    const top = this.at * this.rowHeight, bottom = top + this.rowHeight;
+    const top = this.at * this.rowHeight,
+      bottom = top + this.rowHeight;
     if (top < this.node.scrollTop) this.node.scrollTop = top;
-    else if (bottom > this.node.scrollTop + this.node.clientHeight) this.node.scrollTop = bottom - this.node.clientHeight;
+    else if (bottom > this.node.scrollTop + this.node.clientHeight)
+      this.node.scrollTop = bottom - this.node.clientHeight;
   }
 
   pick(place) {

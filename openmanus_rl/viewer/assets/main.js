@@ -11,7 +11,10 @@ const THEMES = ["auto", "light", "dark"];
 const source = openSource();
 const main = document.getElementById("main");
 const pages = new Map(); // run -> Trajectories
-let runs = [], compare = null, route = { page: "overview", run: 0 }, failed = false;
+let runs = [],
+  compare = null,
+  route = { page: "overview", run: 0 },
+  failed = false;
 
 function parse(hash) {
   const parts = hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
@@ -32,7 +35,9 @@ function theme(next) {
   document.documentElement.dataset.theme = next;
   try {
     localStorage.setItem("openmanus-rl-theme", next);
-  } catch { /* a page from disk may have no storage */ }
+  } catch {
+    /* a page from disk may have no storage */
+  }
 }
 
 function storedTheme() {
@@ -45,24 +50,52 @@ function storedTheme() {
 
 function drawTop() {
   const at = (page) => (route.page === page ? "page" : null);
-  const names = runs.map((run, k) => (runs.filter((other) => other.name === run.name).length > 1 ? `${run.name} (${run.directory}) ${k + 1}` : run.name));
-  const picker = runs.length > 1 && route.page !== "compare" ? el("label", { class: "picker" }, el("span", { class: "unseen" }, "Run"), el("select", { id: "run", onchange: (event) => go(`#/${event.target.value}/${route.page}`) }, names.map((name, k) => el("option", { value: k, selected: k === route.run }, name)))) : null;
-  const button = el("button", { type: "button", class: "plain theme", id: "theme", onclick: () => {
-    theme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
-    label();
-  } });
+  const names = runs.map((run, k) =>
+    runs.filter((other) => other.name === run.name).length > 1 ? `${run.name} (${run.directory}) ${k + 1}` : run.name,
+  );
+  const picker =
+    runs.length > 1 && route.page !== "compare"
+      ? el(
+          "label",
+          { class: "picker" },
+          el("span", { class: "unseen" }, "Run"),
+          el(
+            "select",
+            { id: "run", onchange: (event) => go(`#/${event.target.value}/${route.page}`) },
+            names.map((name, k) => el("option", { value: k, selected: k === route.run }, name)),
+          ),
+        )
+      : null;
+  const button = el("button", {
+    type: "button",
+    class: "plain theme",
+    id: "theme",
+    onclick: () => {
+      theme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
+      label();
+    },
+  });
   const label = () => {
     const now = document.documentElement.dataset.theme;
     replace(button, { auto: "◐", light: "☀", dark: "☾" }[now], el("span", { class: "word" }, ` ${now}`));
     button.setAttribute("aria-label", `Colours: ${now}`);
   };
   label();
-  replace(document.getElementById("top"), el("span", { class: "brand" }, el("span", { class: "logo", "aria-hidden": "true" }), "OpenManus-RL"), picker,
-    el("nav", { "aria-label": "Pages" },
+  replace(
+    document.getElementById("top"),
+    el("span", { class: "brand" }, el("span", { class: "logo", "aria-hidden": "true" }), "OpenManus-RL"),
+    picker,
+    el(
+      "nav",
+      { "aria-label": "Pages" },
       el("a", { href: `#/${route.run}/overview`, "aria-current": at("overview") }, "Overview"),
       el("a", { href: `#/${route.run}/episodes`, "aria-current": at("episodes") }, "Trajectories"),
-      runs.length > 1 ? el("a", { href: "#/compare", "aria-current": at("compare") }, "Compare") : null),
-    el("span", { class: "grow" }), el("span", { id: "connection", class: "connection", role: "status" }), button);
+      runs.length > 1 ? el("a", { href: "#/compare", "aria-current": at("compare") }, "Compare") : null,
+    ),
+    el("span", { class: "grow" }),
+    el("span", { id: "connection", class: "connection", role: "status" }),
+    button,
+  );
 }
 
 // --- pages --------------------------------------------------------------------------------------------------

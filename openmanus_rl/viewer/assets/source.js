@@ -22,12 +22,24 @@ class Served {
     return { value, changed: true };
   }
 
-  runs() { return this.get("/api/runs"); }
-  overview(run) { return this.get(`/api/runs/${run}/overview`); }
-  episodes(run) { return this.get(`/api/runs/${run}/episodes`); }
-  episode(run, id) { return this.get(`/api/runs/${run}/episodes/${encodeURIComponent(id)}`); }
-  compare() { return this.get("/api/compare"); }
-  pairs(left, right) { return this.get(`/api/compare/${left}/${right}`); }
+  runs() {
+    return this.get("/api/runs");
+  }
+  overview(run) {
+    return this.get(`/api/runs/${run}/overview`);
+  }
+  episodes(run) {
+    return this.get(`/api/runs/${run}/episodes`);
+  }
+  episode(run, id) {
+    return this.get(`/api/runs/${run}/episodes/${encodeURIComponent(id)}`);
+  }
+  compare() {
+    return this.get("/api/compare");
+  }
+  pairs(left, right) {
+    return this.get(`/api/compare/${left}/${right}`);
+  }
 }
 
 class Embedded {
@@ -38,8 +50,12 @@ class Embedded {
     for (const one of document.querySelectorAll("script[data-episode]")) this.blocks.set(one.dataset.episode, one);
   }
 
-  async runs() { return { value: this.data.runs, changed: true }; }
-  async overview(run) { return { value: this.data.runs[run], changed: true }; }
+  async runs() {
+    return { value: this.data.runs, changed: true };
+  }
+  async overview(run) {
+    return { value: this.data.runs[run], changed: true };
+  }
   async episodes(run) {
     const value = { rows: this.data.rows[run], unreadable: 0, files_left_out: this.data.files_left_out[run] };
     return { value, changed: true };
@@ -50,7 +66,9 @@ class Embedded {
     if (!block) throw new Error("this episode is not in the report: `openmanus-rl view` shows all of them");
     return { value: JSON.parse(block.textContent), changed: true };
   }
-  async compare() { return { value: this.data.compare, changed: true }; }
+  async compare() {
+    return { value: this.data.compare, changed: true };
+  }
   async pairs(left, right) {
     const swapped = left > right;
     const found = this.data.pairs[swapped ? `${right}-${left}` : `${left}-${right}`] ?? [];

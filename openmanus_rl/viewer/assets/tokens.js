@@ -9,12 +9,15 @@ const known = new WeakMap(); // block -> {detail, turn, estimator}
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
 export function visible(text) {
-  return String(text).replace(UNSEEN, (char) => (char === "\r" ? "" : `\\u${char.codePointAt(0).toString(16).padStart(4, "0")}`));
+  return String(text).replace(UNSEEN, (char) =>
+    char === "\r" ? "" : `\\u${char.codePointAt(0).toString(16).padStart(4, "0")}`,
+  );
 }
 
 export function estimatorName(detail, name) {
   if (name === "logprob") return "Log-prob";
-  const shown = { gae: "GAE", grpo: "GRPO", gigpo: "GiGPO", rloo: "RLOO", reinforce_plus_plus: "REINFORCE++" }[name] ?? words(name);
+  const shown =
+    { gae: "GAE", grpo: "GRPO", gigpo: "GiGPO", rloo: "RLOO", reinforce_plus_plus: "REINFORCE++" }[name] ?? words(name);
   return name === "gae" && !detail.critic ? `${shown} (values 0)` : shown;
 }
 
@@ -37,8 +40,16 @@ export function tokenBlock(detail, turn) {
     const shown = piece === "" ? "·" : visible(piece).replaceAll("\n", "⏎\n");
     return el("span", { class: piece === "" ? "tk part" : "tk", "data-k": turn.from + k }, shown);
   });
-  const block = el("span", { class: "tokens", tabindex: spans.length ? "0" : null, role: "group", "aria-label": `what the agent wrote, ${spans.length} tokens` },
-    spans.length ? spans : el("span", { class: "quiet" }, turn.response ? visible(turn.response) : "(nothing)"));
+  const block = el(
+    "span",
+    {
+      class: "tokens",
+      tabindex: spans.length ? "0" : null,
+      role: "group",
+      "aria-label": `what the agent wrote, ${spans.length} tokens`,
+    },
+    spans.length ? spans : el("span", { class: "quiet" }, turn.response ? visible(turn.response) : "(nothing)"),
+  );
   known.set(block, { detail, turn, estimator: null });
   return block;
 }
@@ -63,18 +74,32 @@ export function colour(root, estimator, scale) {
 
 export function legend(estimator, scale) {
   if (estimator === "logprob") {
-    return el("div", { class: "scale-key", "aria-label": "colours" }, el("span", {}, "sure"), el("i", { class: "ramp single" }), el("span", {}, `log-prob ${number(-scale)} and below`));
+    return el(
+      "div",
+      { class: "scale-key", "aria-label": "colours" },
+      el("span", {}, "sure"),
+      el("i", { class: "ramp single" }),
+      el("span", {}, `log-prob ${number(-scale)} and below`),
+    );
   }
-  return el("div", { class: "scale-key", "aria-label": "colours" }, el("span", { class: "minus-word" }, `${signed(-scale)} worse`), el("i", { class: "ramp" }), el("span", { class: "plus-word" }, `better ${signed(scale)}`));
+  return el(
+    "div",
+    { class: "scale-key", "aria-label": "colours" },
+    el("span", { class: "minus-word" }, `${signed(-scale)} worse`),
+    el("i", { class: "ramp" }),
+    el("span", { class: "plus-word" }, `better ${signed(scale)}`),
+  );
 }
 
 // --- the card -----------------------------------------------------------------------------------------------
 
 function numbers(info, k) {
-  const { detail, estimator } = info, columns = detail.columns;
+  const { detail, estimator } = info,
+    columns = detail.columns;
   const at = (name) => columns[name]?.[k];
   const advantage = column(detail, estimator === "logprob" ? detail.estimator : estimator)?.[k];
-  const ratio = at("new") === undefined || at("logprob") === undefined ? undefined : Math.exp(at("new") - at("logprob"));
+  const ratio =
+    at("new") === undefined || at("logprob") === undefined ? undefined : Math.exp(at("new") - at("logprob"));
   const rows = [];
   const row = (name, value, note) => rows.push([name, value === undefined ? "–" : value, note]);
   for (const name of Object.keys(detail.advantages)) {
@@ -82,10 +107,22 @@ function numbers(info, k) {
     row(`advantage, ${estimatorName(detail, name)}`, signed(value), name === estimator ? "shown" : "");
   }
   row("log-prob", at("logprob") === undefined ? undefined : number(at("logprob"), 4), "when sampled");
-  row("reference log-prob", at("ref") === undefined ? undefined : number(at("ref"), 4), at("ref") === undefined ? "no reference in this run" : "");
-  row("ratio", ratio === undefined ? undefined : number(ratio, 4), ratio === undefined ? "not recorded" : "after the update");
+  row(
+    "reference log-prob",
+    at("ref") === undefined ? undefined : number(at("ref"), 4),
+    at("ref") === undefined ? "no reference in this run" : "",
+  );
+  row(
+    "ratio",
+    ratio === undefined ? undefined : number(ratio, 4),
+    ratio === undefined ? "not recorded" : "after the update",
+  );
   row("clipped", clipped(detail.clip, ratio, advantage));
-  row("value", at("value") === undefined ? undefined : number(at("value")), at("value") === undefined ? "no critic in this run" : "");
+  row(
+    "value",
+    at("value") === undefined ? undefined : number(at("value")),
+    at("value") === undefined ? "no critic in this run" : "",
+  );
   row("reward", at("reward") === undefined ? undefined : signed(at("reward")));
   row("return", at("return") === undefined ? undefined : signed(at("return")));
   row("mask", "1", "trained on");
@@ -100,17 +137,53 @@ function clipped([low, high], ratio, advantage) {
 }
 
 function cardOf(target) {
-  const token = target.closest?.(".tk"), block = target.closest?.(".tokens");
+  const token = target.closest?.(".tk"),
+    block = target.closest?.(".tokens");
   if (token && block) {
-    const info = known.get(block), k = Number(token.dataset.k);
+    const info = known.get(block),
+      k = Number(token.dataset.k);
     const text = info.turn.tokens[k - info.turn.from];
-    return [el("div", { class: "token-text" }, text === "" ? "(part of the next character)" : JSON.stringify(text)),
-      el("table", {}, el("tbody", {}, numbers(info, k).map(([name, value, note]) => el("tr", { class: note === "shown" ? "shown" : null }, el("th", { scope: "row" }, name), el("td", {}, value), el("td", { class: "quiet" }, note === "shown" ? "◂ colour" : note)))))];
+    return [
+      el("div", { class: "token-text" }, text === "" ? "(part of the next character)" : JSON.stringify(text)),
+      el(
+        "table",
+        {},
+        el(
+          "tbody",
+          {},
+          numbers(info, k).map(([name, value, note]) =>
+            el(
+              "tr",
+              { class: note === "shown" ? "shown" : null },
+              el("th", { scope: "row" }, name),
+              el("td", {}, value),
+              el("td", { class: "quiet" }, note === "shown" ? "◂ colour" : note),
+            ),
+          ),
+        ),
+      ),
+    ];
   }
   const seen = target.closest?.("[data-observed]");
   if (!seen) return null;
-  return [el("div", { class: "token-text" }, `environment and prompt, ${seen.dataset.observed} tokens`),
-    el("table", {}, el("tbody", {}, el("tr", {}, el("th", { scope: "row" }, "mask"), el("td", {}, "0"), el("td", { class: "quiet" }, "no reward, value or advantage"))))];
+  return [
+    el("div", { class: "token-text" }, `environment and prompt, ${seen.dataset.observed} tokens`),
+    el(
+      "table",
+      {},
+      el(
+        "tbody",
+        {},
+        el(
+          "tr",
+          {},
+          el("th", { scope: "row" }, "mask"),
+          el("td", {}, "0"),
+          el("td", { class: "quiet" }, "no reward, value or advantage"),
+        ),
+      ),
+    ),
+  ];
 }
 
 // One card for the whole page: under the pointer, or at the token that the arrow keys have reached.
@@ -134,7 +207,10 @@ export function watchTokens(root) {
     replace(card, ...content);
     card.hidden = false;
     const box = (token ?? target.closest("[data-observed]")).getBoundingClientRect();
-    const top = box.bottom + 8 + card.offsetHeight < window.innerHeight ? box.bottom + 8 : Math.max(8, box.top - card.offsetHeight - 8);
+    const top =
+      box.bottom + 8 + card.offsetHeight < window.innerHeight
+        ? box.bottom + 8
+        : Math.max(8, box.top - card.offsetHeight - 8);
     card.style.top = `${top}px`;
     card.style.left = `${Math.max(8, Math.min(window.innerWidth - card.offsetWidth - 8, box.left))}px`;
   };
