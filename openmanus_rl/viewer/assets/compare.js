@@ -2,7 +2,7 @@
 
 import { el, replace, rove } from "viewer/dom.js";
 import { lineChart } from "viewer/charts.js";
-import { number, outcome, percent } from "viewer/format.js";
+import { number, outcome, percent, runNames } from "viewer/format.js";
 import { outcomeChip } from "viewer/episode.js";
 import { LongList } from "viewer/list.js";
 import { visible } from "viewer/tokens.js";
@@ -87,12 +87,7 @@ export class Compare {
   }
 
   names() {
-    const names = this.value.runs.map((run) => run.name);
-    return this.value.runs.map((run, k) =>
-      names.filter((name) => name === run.name).length > 1
-        ? `${run.name} (${run.directory}${run.directory === this.value.runs[(k + 1) % names.length].directory ? ` ${k + 1}` : ""})`
-        : run.name,
-    );
+    return runNames(this.value.runs);
   }
 
   drawCurves() {

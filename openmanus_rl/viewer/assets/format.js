@@ -60,3 +60,12 @@ export const OUTCOMES = {
 export function outcome(name) {
   return OUTCOMES[name] ?? [words(name), "?"];
 }
+
+// Runs of the same name are told apart by their directories, and those of the same by their numbers.
+export function runNames(runs) {
+  const several = (key, run) => runs.filter((other) => other[key] === run[key]).length > 1;
+  return runs.map((run, k) => {
+    if (!several("name", run)) return run.name;
+    return `${run.name} (${several("directory", run) ? k + 1 : run.directory})`;
+  });
+}

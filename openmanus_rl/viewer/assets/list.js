@@ -7,7 +7,7 @@ const SPARE = 8;
 export class LongList {
   constructor({ label, rowHeight, draw, choose }) {
     Object.assign(this, { rowHeight, draw, choose, rows: [], at: -1 });
-    this.space = el("div", { class: "space" });
+    this.space = el("div", { class: "space", role: "presentation" });
     this.node = el("div", { class: "long", role: "listbox", tabindex: "0", "aria-label": label }, this.space);
     this.node.addEventListener("scroll", () => this.show(), { passive: true });
     this.node.addEventListener("keydown", (event) => this.pressed(event));

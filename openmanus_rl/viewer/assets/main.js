@@ -2,6 +2,7 @@
 
 import { el, replace, say } from "viewer/dom.js";
 import { Compare } from "viewer/compare.js";
+import { runNames } from "viewer/format.js";
 import { drawOverview } from "viewer/overview.js";
 import { openSource } from "viewer/source.js";
 import { Trajectories } from "viewer/trajectories.js";
@@ -50,9 +51,7 @@ function storedTheme() {
 
 function drawTop() {
   const at = (page) => (route.page === page ? "page" : null);
-  const names = runs.map((run, k) =>
-    runs.filter((other) => other.name === run.name).length > 1 ? `${run.name} (${run.directory}) ${k + 1}` : run.name,
-  );
+  const names = runNames(runs);
   const picker =
     runs.length > 1 && route.page !== "compare"
       ? el(

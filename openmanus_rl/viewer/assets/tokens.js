@@ -187,33 +187,32 @@ function cardOf(target) {
 }
 
 // One card for the whole page: under the pointer, or at the token that the arrow keys have reached.
+const card = el("div", { class: "token-card", role: "status", hidden: true });
+let here = null;
+window.addEventListener("hashchange", leave);
+
+function leave() {
+  here?.classList.remove("here");
+  here = null;
+  card.hidden = true;
+}
+
+function show(target) {
+  const content = cardOf(target);
+  leave();
+  if (!content) return;
+  here = target.closest(".tk");
+  here?.classList.add("here");
+  if (!card.isConnected) document.body.append(card);
+  replace(card, ...content);
+  card.hidden = false;
+  const box = (here ?? target.closest("[data-observed]")).getBoundingClientRect();
+  const fits = box.bottom + 8 + card.offsetHeight < window.innerHeight;
+  card.style.top = `${fits ? box.bottom + 8 : Math.max(8, box.top - card.offsetHeight - 8)}px`;
+  card.style.left = `${Math.max(8, Math.min(window.innerWidth - card.offsetWidth - 8, box.left))}px`;
+}
+
 export function watchTokens(root) {
-  const card = el("div", { class: "token-card", role: "status", hidden: true });
-  document.querySelector(".token-card")?.remove();
-  document.body.append(card);
-  let here = null;
-  const leave = () => {
-    here?.classList.remove("here");
-    here = null;
-    card.hidden = true;
-  };
-  const show = (target) => {
-    const content = cardOf(target);
-    if (!content) return leave();
-    const token = target.closest(".tk");
-    here?.classList.remove("here");
-    here = token;
-    token?.classList.add("here");
-    replace(card, ...content);
-    card.hidden = false;
-    const box = (token ?? target.closest("[data-observed]")).getBoundingClientRect();
-    const top =
-      box.bottom + 8 + card.offsetHeight < window.innerHeight
-        ? box.bottom + 8
-        : Math.max(8, box.top - card.offsetHeight - 8);
-    card.style.top = `${top}px`;
-    card.style.left = `${Math.max(8, Math.min(window.innerWidth - card.offsetWidth - 8, box.left))}px`;
-  };
   root.addEventListener("pointerover", (event) => {
     if (event.target.closest?.(".tk, [data-observed]")) show(event.target);
     else if (event.pointerType === "mouse") leave();
@@ -221,19 +220,17 @@ export function watchTokens(root) {
   // A finger leaves as soon as it is lifted: the card of a tap stays until the next one.
   root.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && leave());
   root.addEventListener("click", (event) => show(event.target));
+  root.addEventListener("focusout", leave);
   root.addEventListener("keydown", (event) => {
     const block = event.target.closest?.(".tokens");
     if (!block) return;
+    if (event.key === "Escape") leave();
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (event.key === "Escape") return leave();
     if (!step) return;
     event.preventDefault();
-    event.stopPropagation();
     const all = [...block.querySelectorAll(".tk")];
     const at = all.indexOf(here);
     const next = all[at < 0 ? (step > 0 ? 0 : all.length - 1) : Math.max(0, Math.min(all.length - 1, at + step))];
     if (next) show(next);
   });
-  root.addEventListener("focusout", leave);
-  window.addEventListener("hashchange", leave);
 }
