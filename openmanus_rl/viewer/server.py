@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
     from pathlib import Path
+    from types import FrameType
 
 GRACE_SECONDS = 2
 
@@ -55,7 +57,7 @@ def _play_references(runs: Sequence[RunFiles]) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, saying where it listens."""
+    """uvicorn, saying where it listens, and ending with exit code 0 when told to end."""
 
     def __init__(self, config: uvicorn.Config, listening: socket.socket, ready: Callable[[str], None]) -> None:
         super().__init__(config)
@@ -66,3 +68,9 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         host, port = self._listening.getsockname()[:2]
         self._ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Like uvicorn's, which also raises the signal again in the end: a server told to end has not failed."""
+        del frame
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
