@@ -38,7 +38,7 @@ def test_the_page_may_load_nothing_but_its_own(client: httpx.Client) -> None:
     for name in (*MODULES, "style.css"):
         got = client.get(f"/assets/{name}")
         assert got.status_code == 200
-        assert not re.search(rb"https?://(?!www\.w3\.org/2000/svg)|innerHTML|insertAdjacentHTML|\beval\b", got.content)
+        assert not re.search(rb"https?://(?!www\.w3\.org/2000/svg)|innerHTML|insertAdjacentHTML|\beval\(", got.content)
     for name in ("page.html", "../app.py", "%2e%2e/app.py", "x.js"):
         assert client.get(f"/assets/{name}").status_code == 404
 
