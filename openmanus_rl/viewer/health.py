@@ -47,9 +47,9 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "zero_spread", "Zero-spread groups", ("zero_spread_groups",), 0.6, 0.85, "percent",
         "groups whose episodes all scored the same: there is nothing in them to compare, so they teach nothing",
-        "Nearly all groups fail together: the tasks are too hard for the agent as it is. Start from a better model (a "
+        "Most groups fail together: the tasks are too hard for the agent as it is. Start from a better model (a "
         "warm start or `sft`), take easier tasks, raise env.rollout.n, or reward parts of the way.",
-        "Nearly all groups win together: these tasks have been learned. Take harder ones, or set "
+        "Most groups win together: these tasks have been learned. Take harder ones, or set "
         "algorithm.filter_groups.enable=true to spend the time on groups that still differ.",
     ),
     Check(

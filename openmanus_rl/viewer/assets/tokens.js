@@ -93,40 +93,32 @@ export function legend(estimator, scale) {
 
 // --- the card -----------------------------------------------------------------------------------------------
 
-function numbers(info, k) {
-  const { detail, estimator } = info,
-    columns = detail.columns;
-  const at = (name) => columns[name]?.[k];
-  const advantage = column(detail, estimator === "logprob" ? detail.estimator : estimator)?.[k];
-  const ratio =
-    at("new") === undefined || at("logprob") === undefined ? undefined : Math.exp(at("new") - at("logprob"));
-  const rows = [];
-  const row = (name, value, note) => rows.push([name, value === undefined ? "–" : value, note]);
-  for (const name of Object.keys(detail.advantages)) {
-    const value = detail.advantages[name][k];
-    row(`advantage, ${estimatorName(detail, name)}`, signed(value), name === estimator ? "shown" : "");
-  }
-  row("log-prob", at("logprob") === undefined ? undefined : number(at("logprob"), 4), "when sampled");
-  row(
-    "reference log-prob",
-    at("ref") === undefined ? undefined : number(at("ref"), 4),
-    at("ref") === undefined ? "no reference in this run" : "",
+// Rows of the card: name, value, note. Whether a token is clipped is a fact of the training, whatever is shown.
+function numbers({ detail, estimator }, k) {
+  const trained = detail.estimator !== null;
+  const at = (name) => detail.columns[name]?.[k];
+  const row = (name, value, write, note = "", missing = "not recorded") =>
+    value === undefined ? [name, "–", trained ? missing : "not recorded"] : [name, write(value), note];
+  const ratio = at("new") === undefined ? undefined : Math.exp(at("new") - at("logprob"));
+  const advantages = Object.entries(detail.advantages).map(([name, values]) =>
+    row(
+      `advantage, ${estimatorName(detail, name)}`,
+      values[k],
+      (value) => signed(value),
+      name === estimator ? "shown" : "",
+    ),
   );
-  row(
-    "ratio",
-    ratio === undefined ? undefined : number(ratio, 4),
-    ratio === undefined ? "not recorded" : "after the update",
-  );
-  row("clipped", clipped(detail.clip, ratio, advantage));
-  row(
-    "value",
-    at("value") === undefined ? undefined : number(at("value")),
-    at("value") === undefined ? "no critic in this run" : "",
-  );
-  row("reward", at("reward") === undefined ? undefined : signed(at("reward")));
-  row("return", at("return") === undefined ? undefined : signed(at("return")));
-  row("mask", "1", "trained on");
-  return rows;
+  return [
+    ...advantages,
+    row("log-prob", at("logprob"), (value) => number(value, 4), "when sampled"),
+    row("reference log-prob", at("ref"), (value) => number(value, 4), "", "no reference in this run"),
+    row("ratio", ratio, (value) => number(value, 4), "after the update"),
+    row("clipped", clipped(detail.clip, ratio, detail.advantages[detail.estimator]?.[k]), String),
+    row("value", at("value"), (value) => number(value), "", "no critic in this run"),
+    row("reward", at("reward"), (value) => signed(value)),
+    row("return", at("return"), (value) => signed(value)),
+    ["mask", "1", trained ? "trained on" : "the agent wrote it"],
+  ];
 }
 
 function clipped([low, high], ratio, advantage) {
