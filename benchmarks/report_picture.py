@@ -1,7 +1,7 @@
 """Pictures of the viewer for the documentation, from a real run: `python -m benchmarks.report_picture RUN`.
 
 Writes docs/images/report.png (the overview) and docs/images/episode.png (a group of episodes, token by token). Needs
-Chromium and the `playwright` package: `make setup browser`.
+Chromium, `playwright` and `pillow`: `make setup browser`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from openmanus_rl.viewer.report import write_report
@@ -41,17 +42,21 @@ def main(run_path: str) -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         page_path = write_report([run], Path(folder) / "report.html")
         browser = driver.chromium.launch(executable_path=browser_path, headless=True, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1120, "height": 1010}, color_scheme="light")
+        page = browser.new_page(viewport={"width": 1120, "height": 1390}, color_scheme="light")
         page.goto(page_path.as_uri())
         page.locator("#h-health").wait_for()
         page.screenshot(path=IMAGES / "report.png")
         page.set_viewport_size({"width": 1280, "height": 800})
         page.goto(f"{page_path.as_uri()}#/0/episodes/{episode_worth_showing(run)}")
         page.get_by_role("button", name="Group side by side").click()
-        page.locator(".column .tk").nth(1).hover()
+        page.locator(".column .tk.minus").first.hover()
         page.screenshot(path=IMAGES / "episode.png")
         browser.close()
     for image in ("report.png", "episode.png"):
+        # A palette says as much of a page of few colours in a third of the bytes.
+        Image.open(IMAGES / image).convert("RGB").quantize(192, dither=Image.Dither.NONE).save(
+            IMAGES / image, optimize=True
+        )
         print(f"{IMAGES / image}: {(IMAGES / image).stat().st_size / 1000:.0f} kB")
 
 

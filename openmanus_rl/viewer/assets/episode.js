@@ -188,6 +188,10 @@ export class Episode {
       );
     }
     this.recolour();
+    const columns = this.body.querySelector(".columns");
+    const chosen = columns?.querySelector(".chosen");
+    if (chosen)
+      columns.scrollLeft = chosen.offsetLeft - columns.offsetLeft - (columns.clientWidth - chosen.offsetWidth) / 2;
     this.goTo(this.turn);
   }
 

@@ -12,7 +12,7 @@ export function number(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e5 || size < 1e-3) return value.toExponential(1).replace("e+", "e").replace("-", MINUS);
+  if (size >= 1e5 || size < 1e-3) return value.toExponential(1).replace("e+", "e").replaceAll("-", MINUS);
   if (size >= 1000) return Math.round(value).toLocaleString("en-US").replace("-", MINUS);
   return String(Number(value.toPrecision(digits))).replace("-", MINUS);
 }
