@@ -16,8 +16,6 @@ from openmanus_rl.viewer.app import make_app
 from openmanus_rl.viewer.run_files import RunFiles
 from tests.viewer.runs import make_run
 
-playwright = pytest.importorskip("playwright.sync_api", reason="BROWSER ABSENT: pip install playwright")
-
 # The sandbox needs privileges that containers do not give; the rest keeps the browser from calling home.
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -26,9 +24,13 @@ FLAGS = (
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium, once for all tests of a process."""
+    """Chromium, once for a file of tests: while it is open, nothing else in this thread can run an event loop."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api",
+        reason="BROWSER ABSENT: no playwright (pip install playwright), so nothing is proved here",
+    )
     path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if path is None:
         pytest.skip(
