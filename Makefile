@@ -29,12 +29,23 @@ $(READY): pyproject.toml constraints.txt
 train: setup ## Set up, then run the default training recipe
 	$(BIN)/openmanus-rl train
 
+# The pages are tested in Debian's Chromium. Where it cannot be installed, those tests are skipped and say so.
+.PHONY: browser
+browser: ## Install Chromium for the tests of web pages (Debian, as root)
+	@command -v chromium chromium-browser google-chrome >/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
+			|| echo "warning: chromium could not be installed: tests of web pages will be skipped" >&2; \
+	else \
+		echo "warning: there is no chromium: tests of web pages will be skipped (Debian: apt-get install chromium)" >&2; \
+	fi
+
 .PHONY: test
-test: setup ## Set up, then run the whole test suite
+test: setup browser ## Set up, then run the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 .PHONY: test-slow
-test-slow: setup ## Run the longer proofs as well
+test-slow: setup browser ## Run the longer proofs as well
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: lint

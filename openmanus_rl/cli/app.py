@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from openmanus_rl import __version__, exits
-from openmanus_rl.cli import demos, doctor, env, export, model, play, rollout, runs, serve, sft, watch
+from openmanus_rl.cli import demos, doctor, env, export, model, play, rollout, runs, serve, sft, view, watch
 from openmanus_rl.cli import eval as evaluation
 from openmanus_rl.trainer import main_ppo
 from openmanus_rl.trainer.main_ppo import ConfigFile, DryRun, Overrides, Recipe
@@ -63,6 +63,8 @@ app.command()(export.export)
 app.command()(serve.serve)
 app.command()(runs.runs)
 app.command()(doctor.doctor)
+app.command()(view.view)
+app.command()(view.report)
 
 
 @app.command()

@@ -141,8 +141,8 @@ class TrainerConfig(Section):
     """Default: made from the environment's name and the estimator."""
     logger: Annotated[tuple[Logger, ...], BeforeValidator(as_list)] = ("console",)
     """Where metrics go besides `metrics.jsonl`, which is always there: `console`, `tensorboard`, `wandb`, `trackio`."""
-    keep_trajectories: NonNegativeInt = 8
-    """Episodes of each step, and of each validation, kept in `trajectories/` to be read; 0 keeps none."""
+    keep_trajectories: NonNegativeInt = 16
+    """Episodes of each step (whole groups) and of each validation kept in `trajectories/` to be read; 0 keeps none."""
     seed: NonNegativeInt = 0
     """Every random number of the run is derived from it."""
     max_failure_rate: UnitInterval = 0.2

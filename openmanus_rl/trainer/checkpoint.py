@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 OF_SERVICES = ("wandb.json", "trackio.json")
-OF_THE_RUN = ("base", "engine.json", "metrics.jsonl", "tensorboard", "trajectories", "report.html", "run.json")
+OF_THE_RUN = (
+    "base", "engine.json", "metrics.jsonl", "tensorboard", "trajectories", "report.html", "references.json",
+    "run.json", "tokenizer.json",
+)  # fmt: skip
 NAME = re.compile(r"step_(\d{6,})")
 
 

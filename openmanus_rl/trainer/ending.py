@@ -41,8 +41,8 @@ def _tell_end(config: Config, directory: Path, journal: Journal, step: int, stop
         print(f"stopped after step {step}; {command} {onward}")
     else:
         print(f"metrics: {journal.metrics.path}")
-    report = journal.report()
-    print(f"report: {report}" if report is not None else "there is no report: it could not be written", flush=True)
+    report = journal.report(at_the_end=True)
+    print(f"report: {report}" if report is not None else "there is no report: it was not written", flush=True)
 
 
 def curve_lines(journal: Journal, blocks: str = BLOCKS) -> list[str]:

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any
 from openmanus_rl.tracking.display import make_display
 from openmanus_rl.tracking.loggers import RunInfo, make_loggers
 from openmanus_rl.tracking.metrics_file import MetricsFile, read_metrics
-from openmanus_rl.tracking.report import write_report
 from openmanus_rl.tracking.trajectories import TrajectoryFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from openmanus_rl.config.schema import Config
+    from openmanus_rl.data.credit import Credit
     from openmanus_rl.data.trajectory import Trajectory
+
+    # Writes the page of a run directory. At the end of the run it may take its time.
+    WriteReport = Callable[[Path, bool], Path]
 
 TRAJECTORIES = "trajectories"
 
@@ -23,12 +26,19 @@ TRAJECTORIES = "trajectories"
 class Journal:
     """Opened before anything heavy is done. `resumed_after` is None for a new run.
 
-    The metrics file must be written, or the run stops; nothing else here is worth stopping a run for.
+    The metrics file must be written, or the run stops; nothing else here is worth stopping a run for. Without
+    `write_report` there is no page.
     """
 
-    def __init__(self, config: Config, directory: Path, resumed_after: int | None = None, command: str = "") -> None:
+    def __init__(
+        self,
+        config: Config,
+        directory: Path,
+        resumed_after: int | None = None,
+        write_report: WriteReport | None = None,
+    ) -> None:
         trainer = config.trainer
-        self.config, self.directory, self.command = config, directory, command
+        self.config, self.directory, self.write_report = config, directory, write_report
         self.metrics = MetricsFile(directory / "metrics.jsonl", resumed_after)
         self.history = read_metrics(self.metrics.path)
         self.trajectories = TrajectoryFiles(directory / TRAJECTORIES, trainer.keep_trajectories, resumed_after or 0)
@@ -58,17 +68,27 @@ class Journal:
         if any(name.startswith("val/") for name in metrics):
             self.report()
 
-    def keep(self, kind: str, step: int, trajectories: Sequence[Trajectory]) -> None:
-        """Keep some episodes of a step to be read."""
+    def keep(self, kind: str, step: int, trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
+        """Keep some episodes of a step to be read; those that are kept."""
         try:
-            self.trajectories.keep(kind, step, trajectories)
+            return self.trajectories.keep(kind, step, trajectories)
         except OSError as error:
             self.display.warn(f"the episodes of step {step} could not be kept: {error}")
+            return ()
 
-    def report(self) -> Path | None:
-        """Write the report anew; None if that failed."""
+    def keep_credit(self, step: int, credits_: Sequence[Credit]) -> None:
+        """Keep what the step made of their tokens."""
         try:
-            return write_report(self.config, self.directory, self.command)
+            self.trajectories.keep_credit(step, credits_)
+        except OSError as error:
+            self.display.warn(f"the credit of step {step} could not be kept: {error}")
+
+    def report(self, at_the_end: bool = False) -> Path | None:
+        """Write the report anew; None if that failed, or if there is none to be written."""
+        if self.write_report is None:
+            return None
+        try:
+            return self.write_report(self.directory, at_the_end)
         except Exception as error:  # noqa: BLE001 - a page about the run is not worth the run
             self.display.warn(f"the report could not be written: {type(error).__name__}: {error}")
             return None

@@ -126,10 +126,11 @@ def run(config: Config, command: str = "") -> None:
     from openmanus_rl.trainer.ray_trainer import LogProbGapError
     from openmanus_rl.trainer.run import train as train_as_configured
     from openmanus_rl.trainer.stages import TooManyFailuresError
+    from openmanus_rl.viewer.report import write_run_report
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has a display of its own
     try:
-        train_as_configured(config, command)
+        train_as_configured(config, command, write_run_report)
     except (
         CheckpointError, RunInUseError, LogProbGapError, TooManyFailuresError, ClusterError, WorkerLostError,
         ValueError, OSError,

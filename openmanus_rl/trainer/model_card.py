@@ -9,8 +9,7 @@ import yaml
 from openmanus_rl.config.models import INIT_PREFIX, exists, is_hub_name, local_path
 from openmanus_rl.tracking import history
 from openmanus_rl.tracking.metrics_file import read_metrics
-from openmanus_rl.tracking.report import without_folders
-from openmanus_rl.trainer.record import read_record
+from openmanus_rl.tracking.record import read_record, without_folders
 from openmanus_rl.trainer.runs import is_run, recipe_of
 
 if TYPE_CHECKING:

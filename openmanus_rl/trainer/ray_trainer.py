@@ -13,6 +13,7 @@ from openmanus_rl.agent.configured import make_sampling
 from openmanus_rl.agent.openmanus_agent import Episode
 from openmanus_rl.algorithms.kl import make_kl_controller
 from openmanus_rl.trainer import stages
+from openmanus_rl.trainer.credit import credit_of, samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from openmanus_rl.algorithms.kl import AdaptiveKLController, FixedKLController
     from openmanus_rl.config.schema import Config
     from openmanus_rl.data.batch import Batch
+    from openmanus_rl.data.credit import Credit
     from openmanus_rl.data.trajectory import Trajectory
     from openmanus_rl.environments.base import Split
     from openmanus_rl.rewards import RewardComposer
@@ -43,8 +45,9 @@ class RayPPOTrainer:
     """Collect, reward, compare, update, validate, save; repeat.
 
     `tasks` lists the tasks of a split. `report` is given the metrics of every step; `save` as well, and whether a
-    checkpoint is due; `keep` every step's trajectories (`step`, and `val` for validations); `progress` is told what is
-    being done, how much of it is done, how much it is in all, and what is worth a note.
+    checkpoint is due; `keep` every step's trajectories (`step`, and `val` for validations), and it returns those that
+    it keeps; `keep_credit` what the step made of the tokens of these; `progress` is told what is being done, how much
+    of it is done, how much it is in all, and what is worth a note.
     """
 
     config: Config
@@ -54,10 +57,12 @@ class RayPPOTrainer:
     tasks: Callable[[Split], Sequence[str]]
     report: Callable[[int, dict[str, float]], None]
     save: Callable[[int, dict[str, float], bool], None]
-    keep: Callable[[str, int, Sequence[Trajectory]], None] = field(default=lambda *_: None)
+    keep: Callable[[str, int, Sequence[Trajectory]], Sequence[Trajectory]] = field(default=lambda *_: ())
+    keep_credit: Callable[[int, Sequence[Credit]], None] = field(default=lambda *_: None)
     progress: Callable[[str, int, int, str], None] = field(default=lambda *_: None)
     should_stop: Callable[[], bool] = field(default=lambda: False)
     step: int = 0
+    kept: Sequence[Trajectory] = ()
     kl_control: FixedKLController | AdaptiveKLController = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,6 +118,8 @@ class RayPPOTrainer:
             metrics |= _named("actor", self.group.update_actor(batch, seed, rollout_logprobs))
         with clock("publish"):
             self.group.publish_weights(self.step)
+        with clock("credit"):
+            self.note_credit(batch)
         return metrics | clock.rates(batch)
 
     # --- stages -------------------------------------------------------------------------------------------
@@ -142,7 +149,7 @@ class RayPPOTrainer:
             useful = stages.usable(played)
             kept += stages.without_zero_spread(useful) if filtering.enable else useful
         metrics |= stages.rollout_metrics(every)
-        self.keep("step", self.step, every)
+        self.kept = self.keep("step", self.step, every)
         return kept
 
     def play(self, stage: str, episodes: list[Episode], sampling: SamplingParams) -> list[Trajectory]:
@@ -193,6 +200,13 @@ class RayPPOTrainer:
         metrics |= {"kl_in_reward": kl, "kl_coefficient": self.kl_control.value}
         self.kl_control.update(kl, batch.n_samples)
         return batch
+
+    def note_credit(self, batch: Batch) -> None:
+        """Write down what the step made of the tokens of the episodes that are kept, if it learned from any of them."""
+        samples = samples_of(batch, self.kept)
+        if samples:
+            new_logprobs = self.group.compute_log_prob(batch, samples)
+            self.keep_credit(self.step, credit_of(batch, samples, new_logprobs, self.config.algorithm))
 
     def validate(self) -> dict[str, float]:
         """Play the first tasks of both validation splits, greedily unless the config says otherwise."""

@@ -11,9 +11,11 @@ import orjson
 
 from openmanus_rl.config.models import INIT_PREFIX, local_path
 from openmanus_rl.config.resolved import write_resolved
+from openmanus_rl.data.durable import write_whole
 from openmanus_rl.environments.configured import make_configured_env
 from openmanus_rl.rewards import RewardComposer
 from openmanus_rl.tracking.metrics_file import validation_score
+from openmanus_rl.tracking.record import recorded
 from openmanus_rl.trainer import checkpoint
 from openmanus_rl.trainer.base_model import make_base_model
 from openmanus_rl.trainer.ending import tell_end
@@ -21,7 +23,6 @@ from openmanus_rl.trainer.journal import Journal
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
 from openmanus_rl.trainer.ray_cluster import WorkerLostError
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
-from openmanus_rl.trainer.record import recorded
 from openmanus_rl.workers.lora import require_peft
 from openmanus_rl.workers.model import load_model, load_tokenizer
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from openmanus_rl.config.schema import Config
     from openmanus_rl.environments.base import Split
+    from openmanus_rl.trainer.journal import WriteReport
     from openmanus_rl.trainer.worker_group import WorkerGroup
 
 
@@ -76,8 +78,8 @@ class Run:
             checkpoint.note_best(self.directory, self.best_step, "validation success", self.best)
 
 
-def train(config: Config, command: str = "") -> Path:
-    """Train as the config says; returns the run directory. `command` is written into the report."""
+def train(config: Config, command: str = "", write_report: WriteReport | None = None) -> Path:
+    """Train as the config says; returns the run directory. `write_report` makes its page; `command` is shown there."""
     directory = config.trainer.run_dir
     if directory is None:
         raise ValueError("trainer.default_local_dir is null, but a run needs a place for its checkpoints")
@@ -89,8 +91,8 @@ def train(config: Config, command: str = "") -> Path:
         if config.trainer.resume_mode != "auto" and (aside := checkpoint.set_aside(directory, step)):
             print(f"what an earlier run left there is now in {aside}", flush=True)
         write_resolved(config, directory)
-        journal = Journal(config, directory, step if resumed else None, command)
-        with recorded(directory, command, resumed) as record:
+        journal = Journal(config, directory, step if resumed else None, write_report)
+        with recorded(directory, command, config.env.env_name, resumed) as record:
             try:
                 run, reached = _train(config, directory, journal, origin)
             finally:
@@ -124,6 +126,7 @@ def _train(config: Config, directory: Path, journal: Journal, origin: Origin) ->
         group = _group(config, directory, journal)
         parts.callback(group.close)
         _remember_threads(directory, group)
+        _keep_tokenizer(directory, group)
         run = Run(config, directory, journal, group)
         env = parts.enter_context(closing(make_configured_env(config.env, config.trainer.seed)))
         trainer = _trainer(config, group, run, env.tasks)
@@ -220,7 +223,7 @@ def _trainer(config: Config, group: WorkerGroup, run: Run, tasks: Callable[[Spli
     composer = RewardComposer.from_specs([part.model_dump() for part in config.reward.components])
     run.trainer = RayPPOTrainer(
         config, group, group.make_agent(), composer, tasks, run.journal.step, run.save, run.journal.keep,
-        run.journal.display.progress, should_stop=lambda: run.stopping,
+        run.journal.keep_credit, run.journal.display.progress, should_stop=lambda: run.stopping,
     )  # fmt: skip
     return run.trainer
 
@@ -234,6 +237,14 @@ def _threads(directory: Path) -> int | None:
 def _remember_threads(directory: Path, group: WorkerGroup) -> None:
     """Before the first step: a run that is killed in it must find the number again."""
     (directory / "engine.json").write_bytes(orjson.dumps({"n_threads": group.choose_threads()}))
+
+
+def _keep_tokenizer(directory: Path, group: WorkerGroup) -> None:
+    """So that the tokens of kept episodes can be read wherever the directory goes."""
+    backend = getattr(group.tokenizer, "backend_tokenizer", None)
+    path = directory / "tokenizer.json"
+    if backend is not None and not path.is_file():
+        write_whole(path, backend.to_str().encode())
 
 
 @contextmanager

@@ -13,13 +13,13 @@ import yaml
 
 from openmanus_rl.tracking import history
 from openmanus_rl.tracking.metrics_file import read_metrics
-from openmanus_rl.trainer.record import is_running, read_record
+from openmanus_rl.tracking.record import is_running, read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from openmanus_rl.data.rate import Rate
-    from openmanus_rl.trainer.record import Status
+    from openmanus_rl.tracking.record import Status
 
 DEPTH = 4
 

@@ -149,7 +149,13 @@ def kl_in_reward(batch: Batch, coefficient: float, algorithm: AlgorithmConfig) -
 
 
 def compute_advantages(batch: Batch, algorithm: AlgorithmConfig) -> Batch:
-    """Advantages and returns by the estimator of the config."""
+    """The batch with advantages and returns by the estimator of the config."""
+    advantages, returns = estimate_advantages(batch, algorithm, algorithm.adv_estimator)
+    return batch.with_columns(advantages=advantages, returns=returns)
+
+
+def estimate_advantages(batch: Batch, algorithm: AlgorithmConfig, estimator: str) -> tuple[Tensor, Tensor]:
+    """Advantages and returns by an estimator with the options of the config, each (T,)."""
     assert batch.token_rewards is not None
     first_row = torch.full((batch.n_samples,), batch.n_rows, dtype=torch.long)
     first_row.scatter_reduce_(0, batch.row_sample, torch.arange(batch.n_rows), "amin")
@@ -175,11 +181,9 @@ def compute_advantages(batch: Batch, algorithm: AlgorithmConfig) -> Batch:
         similarity_threshold=algorithm.gigpo.similarity_threshold,
         per_trajectory=algorithm.gigpo.per_trajectory,
     )
-    advantages, returns = ADVANTAGE_ESTIMATORS[algorithm.adv_estimator].compute(inputs, options)
+    advantages, returns = ADVANTAGE_ESTIMATORS[estimator].compute(inputs, options)
     mask = batch.action_mask
-    return batch.with_columns(
-        advantages=batch.unpad(advantages).float() * mask, returns=batch.unpad(returns).float() * mask
-    )
+    return batch.unpad(advantages).float() * mask, batch.unpad(returns).float() * mask
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

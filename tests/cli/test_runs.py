@@ -9,8 +9,8 @@ from pathlib import Path
 import orjson
 import pytest
 
+from openmanus_rl.tracking.record import read_record
 from openmanus_rl.trainer import checkpoint, run
-from openmanus_rl.trainer.record import read_record
 from openmanus_rl.trainer.runs import summarise_run
 from tests.cli.conftest import Command
 from tests.trainer.runs import small_config

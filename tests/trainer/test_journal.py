@@ -10,12 +10,17 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from openmanus_rl.data.batch import Batch
+from openmanus_rl.data.credit import read_credits
 from openmanus_rl.data.jsonl import read_trajectories
 from openmanus_rl.tracking.metrics_file import read_metrics
-from openmanus_rl.trainer import journal, run
+from openmanus_rl.trainer import run
 from openmanus_rl.trainer.ending import watch_command
+from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
+from openmanus_rl.viewer.report import write_run_report
 from tests.conftest import REPOSITORY
 from tests.trainer.runs import small_config
 
@@ -39,7 +44,8 @@ OF_CRITICS = {"critic/value_loss", "critic/grad_norm", "critic/lr", "explained_v
 
 @pytest.mark.parametrize("estimator", ["gae", "gigpo"])
 def test_metrics_are_complete_and_episodes_are_kept(tmp_path: Path, estimator: str) -> None:
-    run.train(small_config(tmp_path, "trainer.keep_trajectories=4", estimator=estimator), "the command")
+    config = small_config(tmp_path, "trainer.keep_trajectories=4", estimator=estimator)
+    run.train(config, "the command", write_run_report)
     folder = tmp_path / "run"
     lines = read_metrics(folder / "metrics.jsonl")
     validated = {f"val/{split}/{name}" for split in ("valid_seen", "valid_unseen") for name in OF_EPISODES}
@@ -51,20 +57,59 @@ def test_metrics_are_complete_and_episodes_are_kept(tmp_path: Path, estimator: s
         assert sum(v for name, v in line.items() if name.startswith("time/") and name != "time/validate") <= (
             2 * line["time/step"]
         )
-    kept = {path.name: list(read_trajectories(path)) for path in (folder / "trajectories").iterdir()}
+    paths = [path for path in (folder / "trajectories").iterdir() if ".credit" not in path.name]
+    kept = {path.name: list(read_trajectories(path)) for path in paths}
     assert {name: len(episodes) for name, episodes in kept.items()} == {
-        **{f"step_{step:06d}.jsonl": 4 for step in (1, 2, 3, 4)},
+        **{f"step_{step:06d}.jsonl": 3 for step in (1, 2, 3, 4)},  # one whole group
         **{f"val_{step:06d}.jsonl": 4 for step in (0, 2, 4)},
     }
     assert {episode.split for episode in kept["val_000002.jsonl"]} == {"valid_seen", "valid_unseen"}
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "the command" in page
     assert "Value loss" in page if estimator == "gae" else "Value loss" not in page
+    assert {"tokenizer.json", "references.json"} <= {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("estimator", ["gae", "grpo", "gigpo"])
+def test_the_credit_of_kept_tokens_is_the_trainers_own(
+    tmp_path: Path, estimator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written is what the update was given, and what the policy says of the same tokens after it."""
+    given: list[tuple[Batch, Any]] = []
+    original = RayPPOTrainer.note_credit
+
+    def noted(self: RayPPOTrainer, batch: Batch) -> None:
+        given.append((batch, self.group.compute_log_prob(batch)))
+        original(self, batch)
+
+    monkeypatch.setattr(RayPPOTrainer, "note_credit", noted)
+    run.train(small_config(tmp_path, "trainer.total_training_steps=1", estimator=estimator))
+    folder = tmp_path / "run" / "trajectories"
+    batch, after = given[0]
+    kept = list(read_trajectories(folder / "step_000001.jsonl"))
+    credits_ = list(read_credits(folder / "step_000001.credit.jsonl"))
+    assert [(c.group_id, c.traj_id) for c in credits_] == [(t.group_id, t.traj_id) for t in kept]
+    assert batch.advantages is not None
+    written = batch.action_mask
+    for name, column in (
+        ("advantages", batch.advantages),
+        ("new_logprobs", after),
+        ("old_logprobs", batch.old_logprobs),
+    ):
+        found = np.concatenate([credit.columns[name] for credit in credits_])
+        np.testing.assert_allclose(found, column[written].numpy(), atol=1e-6)
+    sampled = np.concatenate([turn.response_logprobs for t in kept for turn in t.turns])
+    np.testing.assert_allclose(np.concatenate([c.columns["old_logprobs"] for c in credits_]), sampled, atol=1e-6)
+    for credit in credits_:
+        assert credit.estimator == estimator
+        assert credit.estimators.keys() == {"gae", "grpo", "gigpo"}
+        assert ("values" in credit.columns) == (estimator == "gae")
+        np.testing.assert_array_equal(credit.estimators[estimator], credit.columns["advantages"])
 
 
 def test_the_end_shows_the_curve_and_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = small_config(tmp_path)
-    run.train(config)
+    run.train(config, write_report=write_run_report)
     shown = capsys.readouterr().out
     end = shown[shown.index("validation success by step") :]
     assert "└────" in end
@@ -89,13 +134,12 @@ def test_a_report_an_episode_and_a_display_that_fail_do_not_stop_a_run(
     from openmanus_rl.tracking.console import PlainDisplay
     from openmanus_rl.tracking.trajectories import TrajectoryFiles
 
-    def broken(*_: Any) -> None:
+    def broken(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(journal, "write_report", broken)
     monkeypatch.setattr(TrajectoryFiles, "keep", broken)
     monkeypatch.setattr(PlainDisplay, "step", broken)
-    run.train(small_config(tmp_path, "trainer.total_training_steps=2"))
+    run.train(small_config(tmp_path, "trainer.total_training_steps=2"), write_report=broken)
     assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [0, 1, 2]
     shown = capsys.readouterr()
     assert "the episodes of step 0 could not be kept" in shown.err
@@ -105,7 +149,8 @@ def test_a_report_an_episode_and_a_display_that_fail_do_not_stop_a_run(
 
 
 def test_a_run_without_a_console_is_silent_until_it_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run.train(small_config(tmp_path, "trainer.logger=[jsonl]", "trainer.total_training_steps=1"))
+    config = small_config(tmp_path, "trainer.logger=[jsonl]", "trainer.total_training_steps=1")
+    run.train(config, write_report=write_run_report)
     shown = capsys.readouterr()
     assert "step 1/1" not in shown.out
     assert "report: " in shown.out

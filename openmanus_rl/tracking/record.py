@@ -1,7 +1,8 @@
-"""`RUN/run.json`: how a run was started, with which versions, and how it ended. Needs no torch to be read.
+"""`RUN/run.json`: how a run was started, with what and on what, and how it ended. Needs no torch to be read.
 
-    {"status": "finished", "command": "openmanus-rl train --recipe default", "started": "2026-01-01T10:00:00+00:00",
-     "ended": "2026-01-01T10:09:31+00:00", "error": null, "versions": {"python": "3.11.7", "torch": "2.13.0", ...}}
+    {"status": "finished", "command": "openmanus-rl train --recipe default", "environment": "grid",
+     "started": "2026-01-01T10:00:00+00:00", "ended": "2026-01-01T10:09:31+00:00", "error": null,
+     "machine": {"cores": "2", ...}, "versions": {"python": "3.11.7", "torch": "2.13.0", ...}}
 
 A process that is killed cannot say so: whether a run goes on is told by its lock, which goes with the process.
 """
@@ -9,7 +10,9 @@ A process that is killed cannot say so: whether a run goes on is told by its loc
 from __future__ import annotations
 
 import fcntl
+import os
 import platform
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,7 +30,11 @@ if TYPE_CHECKING:
 
 Status = Literal["running", "finished", "interrupted", "failed"]
 FILE = "run.json"
-PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "peft", "ray", "vllm")
+# Those that decide what a run computes; the ones that are not installed are left out.
+PACKAGES = (
+    "torch", "transformers", "tokenizers", "safetensors", "numpy", "gymnasium", "pydantic", "peft", "ray", "vllm",
+    "alfworld", "textworld",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -38,18 +45,12 @@ class Recorded:
 
 
 @contextmanager
-def recorded(run_dir: Path, command: str, resumed: bool) -> Iterator[Recorded]:
+def recorded(run_dir: Path, command: str, environment: str, resumed: bool) -> Iterator[Recorded]:
     """Write down that a run begins and, when the block is left, how it ended."""
     before = read_record(run_dir) if resumed else None
-    record: dict[str, Any] = {
-        "status": "running",
-        "command": command,
-        "started": before["started"] if before else _now(),
-        "ended": None,
-        "error": None,
-        "versions": versions(),
-    }
-    _write(run_dir, record)
+    record = new_record(command, environment)
+    record["started"] = before["started"] if before else record["started"]
+    write_record(run_dir, record)
     said = Recorded()
     try:
         yield said
@@ -60,7 +61,27 @@ def recorded(run_dir: Path, command: str, resumed: bool) -> Iterator[Recorded]:
         raise
     finally:
         record["ended"] = _now()
-        _write(run_dir, record)
+        write_record(run_dir, record)
+
+
+def new_record(command: str, environment: str) -> dict[str, Any]:
+    """Of a run that begins now."""
+    return {
+        "status": "running",
+        "command": command,
+        "environment": environment,
+        "started": _now(),
+        "ended": None,
+        "error": None,
+        "machine": machine(),
+        "versions": versions(),
+    }
+
+
+def write_record(run_dir: Path, record: dict[str, Any]) -> None:
+    """Write the file, whole."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    write_whole(run_dir / FILE, orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def read_record(run_dir: Path) -> dict[str, Any] | None:
@@ -84,6 +105,11 @@ def is_running(run_dir: Path) -> bool:
     return False
 
 
+def machine() -> dict[str, str]:
+    """What the numbers were made on, without a name or a path."""
+    return {"cores": str(os.cpu_count()), "system": f"{platform.system()} {platform.machine()}"}
+
+
 def versions() -> dict[str, str]:
     """Of Python, of this package, and of what it computes with, as far as it is installed."""
     found = {"python": platform.python_version(), "openmanus-rl": __version__}
@@ -99,5 +125,10 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _write(run_dir: Path, record: dict[str, Any]) -> None:
-    write_whole(run_dir / FILE, orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+def without_folders(text: str) -> str:
+    """Absolute paths cut down to their last part: a page that is passed on says nothing of its writer's disk.
+
+    >>> without_folders("model.path=/home/me/models/small lr=1e-4 a/b")
+    'model.path=…/small lr=1e-4 a/b'
+    """
+    return re.sub(r"(?<![^\s='\"\[,])~?/(?:[^\s'\",\]/]+/)*([^\s'\",\]/]*)", r"…/\1", text)

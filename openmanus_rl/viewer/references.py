@@ -1,0 +1,126 @@
+"""Two lines to judge a learning curve by: what random play wins of the same tasks, and what the expert does.
+
+They are played once, in the run's own environment, and kept in `RUN/references.json`. On a generated ALFWorld that
+takes seconds; training never waits for them at its start.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from openmanus_rl.data.durable import write_whole
+from openmanus_rl.data.rate import Rate
+from openmanus_rl.environments.base import fill_blanks
+from openmanus_rl.environments.configured import make_configured_env
+from openmanus_rl.environments.registry import ENVIRONMENTS, full_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from openmanus_rl.config.schema import Config
+    from openmanus_rl.environments.base import Info, TextEnv
+
+    Policy = Callable[[str, Info], str]
+
+FILE = "references.json"
+FORMAT_VERSION = 1
+# Of each validation split: enough for an interval of a few points, and done in seconds.
+MAX_TASKS = 50
+
+
+def read_references(run: Path) -> dict[str, Any] | None:
+    """What was played before; None if nothing was, or if it cannot be read."""
+    try:
+        content = orjson.loads((run / FILE).read_bytes())
+    except (FileNotFoundError, orjson.JSONDecodeError):
+        return None
+    return content if isinstance(content, dict) and content.get("version") == FORMAT_VERSION else None
+
+
+def find_references(run: Path, config: Config, run_own_code: bool = False) -> dict[str, Any]:
+    """The lines, played now if they never were; a reason in `note` where one cannot be had.
+
+    An environment of the user's own (`module:Class`) is only played where the user has run it anyway: looking at a run
+    that somebody passed on must not run code that its config names.
+    """
+    known = read_references(run)
+    if known is None or known["failed"]:
+        known = play_references(config, run_own_code)
+        write_whole(run / FILE, orjson.dumps(known, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    return known
+
+
+def play_references(config: Config, run_own_code: bool = False) -> dict[str, Any]:
+    """Play the first validation tasks of both splits, at random and with the expert. What failed is tried again."""
+    found: dict[str, Any] = {"version": FORMAT_VERSION, "random": None, "expert": None, "note": "", "failed": True}
+    if config.env.env_name.startswith("remote:"):
+        found["note"] = "No random and expert lines: an environment on a server is not played for a page."
+        return found
+    if full_name(config.env.env_name) not in ENVIRONMENTS and not run_own_code:
+        found["note"] = (
+            "No random and expert lines: the environment is code of your own, which only training runs. They are "
+            "played when a run ends."
+        )
+        return found
+    try:
+        env = make_configured_env(config.env, config.trainer.seed)
+    except Exception as error:  # noqa: BLE001 - an environment may fail in any way; the page says so
+        found["note"] = f"No random and expert lines: {type(error).__name__}: {error}"
+        return found
+    try:
+        count = min(MAX_TASKS, config.data.val_batch_size)
+        tasks = [*env.tasks("valid_seen")[:count], *env.tasks("valid_unseen")[:count]]
+        found["random"] = _counted(_rate(env, tasks, config, lambda task: _random_policy(config.trainer.seed, task)))
+        if env.expert() is None:
+            found["note"] = "No expert line: this environment has no expert."
+        else:
+            found["expert"] = _counted(_rate(env, tasks, config, lambda _: _expert_policy(env)))
+        found["failed"] = False
+    except Exception as error:  # noqa: BLE001 - as above
+        found["note"] = f"The random and expert lines are not complete: {type(error).__name__}: {error}"
+    finally:
+        env.close()
+    return found
+
+
+def _rate(env: TextEnv, tasks: list[str], config: Config, make_policy: Callable[[str], Policy]) -> Rate:
+    won = sum(_wins(env, task, make_policy(task), config.env.max_steps, config.trainer.seed) for task in tasks)
+    return Rate(won, len(tasks))
+
+
+def _wins(env: TextEnv, task: str, act: Policy, max_steps: int, seed: int) -> bool:
+    observation, info = env.reset(seed=seed, options={"task": task})
+    for _ in range(max_steps):
+        observation, _, terminated, truncated, info = env.step(act(observation, info))
+        if terminated or truncated:
+            break
+    return bool(info["won"])
+
+
+def _random_policy(seed: int, task: str) -> Policy:
+    """Admissible actions at random; words of the observation where there are blanks or no list."""
+    rng = random.Random(f"{seed}/{task}/random")
+
+    def act(observation: str, info: Info) -> str:
+        words = observation.split() or ["look"]
+        start = rng.randrange(len(words))
+        some = " ".join(words[start : start + rng.randint(1, 3)])
+        admissible = info["admissible_actions"]
+        return fill_blanks(rng.choice(admissible), some) if admissible else some
+
+    return act
+
+
+def _expert_policy(env: TextEnv) -> Policy:
+    expert = env.expert()
+    assert expert is not None
+    return expert.act
+
+
+def _counted(rate: Rate) -> dict[str, Any]:
+    low, high = rate.interval
+    return {"count": rate.count, "total": rate.total, "value": rate.value, "low": low, "high": high}
