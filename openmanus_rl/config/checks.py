@@ -162,6 +162,13 @@ def _engine(config: Config) -> Iterator[Problem]:
             "with trainer.placement=colocated every training worker has an engine: drop it, or set placement=separate",
             ("trainer.n_engines", "trainer.placement"),
         )
+    yield from _vllm(config)
+    if trainer.async_rollout.max_staleness and rollout.name == "local" and not _engines_apart(config):
+        yield Problem(
+            "the engine samples from the very weights that are trained: set actor_rollout_ref.rollout.name=vllm, or "
+            "trainer.backend=ray with trainer.placement=separate",
+            ("trainer.async_rollout.max_staleness", "trainer.placement", "actor_rollout_ref.rollout.name"),
+        )
     tp = rollout.tensor_model_parallel_size
     gpus = trainer.nnodes * trainer.n_gpus_per_node
     key = "actor_rollout_ref.rollout.tensor_model_parallel_size"
@@ -173,6 +180,45 @@ def _engine(config: Config) -> Iterator[Problem]:
         yield Problem(
             f"{tp} does not divide the {gpus} GPUs of trainer.nnodes * trainer.n_gpus_per_node",
             (key, "trainer.n_gpus_per_node", "trainer.nnodes"),
+        )
+
+
+def _engines_apart(config: Config) -> bool:
+    return config.trainer.backend == "ray" and config.trainer.placement == "separate"
+
+
+def _vllm(config: Config) -> Iterator[Problem]:
+    """Rules of vLLM: where its servers are, how weights reach it."""
+    rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
+    section = "actor_rollout_ref.rollout"
+    servers = rollout.n_servers > 0 or bool(rollout.server_urls)
+    if servers and rollout.name != "vllm":
+        key = "n_servers" if rollout.n_servers else "server_urls"
+        yield Problem("servers are vLLM's: set actor_rollout_ref.rollout.name=vllm", (f"{section}.{key}",))
+    if rollout.n_servers and rollout.server_urls:
+        message = "either the run starts its servers or they run elsewhere: drop one of n_servers and server_urls"
+        yield Problem(message, (f"{section}.n_servers", f"{section}.server_urls"))
+    if servers and trainer.backend == "ray":
+        yield Problem(
+            "on Ray, engines are placed by trainer.n_engines with trainer.placement=separate: drop it",
+            (f"{section}.n_servers", f"{section}.server_urls", "trainer.backend"),
+        )
+    if rollout.server_urls and rollout.weights_dir is None:
+        yield Problem("is needed with server_urls: a folder that the servers see as well", (f"{section}.weights_dir",))
+    if rollout.name != "vllm":
+        return
+    if rollout.weight_transfer != "file" and not trainer.n_gpus_per_node:
+        message = f"{rollout.weight_transfer} needs GPUs: leave it out, or set file"
+        yield Problem(message, (f"{section}.weight_transfer", "trainer.n_gpus_per_node"))
+    elif rollout.weight_transfer == "nccl" and not _engines_apart(config):
+        yield Problem(
+            "nccl needs engines with GPUs of their own: set trainer.placement=separate, or direct",
+            (f"{section}.weight_transfer", "trainer.placement"),
+        )
+    elif rollout.weight_transfer == "direct" and (servers or _engines_apart(config)):
+        yield Problem(
+            "direct needs the engine on the trainer's device: set trainer.placement=colocated, or file",
+            (f"{section}.weight_transfer", "trainer.placement"),
         )
 
 

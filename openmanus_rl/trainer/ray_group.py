@@ -11,11 +11,14 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openmanus_rl.rollout.vllm_settings import require_vllm
 from openmanus_rl.trainer.env_worker import EnvWorker
 from openmanus_rl.trainer.ray_agent import RayAgent
 from openmanus_rl.trainer.ray_cluster import Cluster, ClusterError, WorkerLostError
 from openmanus_rl.trainer.ray_workers import EngineWorker, TrainingRank
+from openmanus_rl.trainer.weight_sync import check_published, probe_requests, tensors_that_differ
 from openmanus_rl.trainer.worker_group import has_reference
+from openmanus_rl.workers.model import load_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,14 +40,21 @@ class RayWorkerGroup:
     def __init__(self, config: Config, path: str, tokenizer: Any, warn: Callable[[str], None]) -> None:
         _check(config)
         self.config, self.path, self.tokenizer, self.warn = config, path, tokenizer, warn
+        rollout = config.actor_rollout_ref.rollout
+        self.has_vllm = rollout.name == "vllm"
+        self.probes = probe_requests(tokenizer, load_config(path).vocab_size, rollout.temperature)
         trainer = config.trainer
         self.colocated = trainer.placement == "colocated"
         self.device = "cuda:0" if trainer.n_gpus_per_node else "cpu"  # the only one that Ray lets an actor see
         self.demand: dict[str, float] = {"CPU": 1.0, "GPU": 1.0} if trainer.n_gpus_per_node else {"CPU": 1.0}
+        self.engine_demand = {
+            kind: n * (rollout.tensor_model_parallel_size if kind == "GPU" else 1) for kind, n in self.demand.items()
+        }
         self.n_engines = 0 if self.colocated else trainer.n_engines
         assert trainer.n_env_workers is not None
         self.n_env_workers = trainer.n_env_workers
-        bundles = [self.demand] * (trainer.n_workers + self.n_engines) + [{"CPU": 1.0}] * self.n_env_workers
+        bundles = [self.demand] * trainer.n_workers + [self.engine_demand] * self.n_engines
+        bundles += [{"CPU": 1.0}] * self.n_env_workers
         self.start_seconds = max(trainer.stage_timeout, START_SECONDS)
         self.cluster = Cluster(trainer.ray_address, bundles, self.start_seconds)
         self.ray = self.cluster.ray
@@ -58,6 +68,8 @@ class RayWorkerGroup:
         self.env_workers = [self._start_env_worker(number) for number in range(self.n_env_workers)]
         try:
             self._start_ranks()
+            if self.has_vllm:
+                self.publish_weights(0)
         except BaseException:
             self.close()
             raise
@@ -79,7 +91,9 @@ class RayWorkerGroup:
     def _start_engine(self, number: int) -> Any:
         place = self.config.trainer.n_workers + number
         clients = 4 + self.n_env_workers
-        return self.cluster.start(EngineWorker, place, self.demand, clients, self.folder, *self.shared, self.device)
+        return self.cluster.start(
+            EngineWorker, place, self.engine_demand, clients, self.folder, *self.shared, self.device
+        )
 
     def _start_env_worker(self, number: int) -> Any:
         place = self.config.trainer.n_workers + self.n_engines + number
@@ -199,11 +213,36 @@ class RayWorkerGroup:
         metrics: dict[str, float] = self._all("update_actor", "update_actor", *given)
         return metrics
 
-    def publish_weights(self, version: int) -> None:
-        """The engines sample from the new weights from now on."""
+    def publish_weights(self, version: int) -> dict[str, float]:
+        """The engines sample from the new weights from now on; what they write to the probes must be the trainer's."""
         if self.colocated:
             self._all("publish", "hand_over", version)
-            return
+        else:
+            self._send_weights(version)
+        return self._check_published(version)
+
+    def _check_published(self, version: int) -> dict[str, float]:
+        hosts, who = self.hosts, "rank" if self.colocated else "engine"
+        seconds, limit = self.config.trainer.stage_timeout, self.config.actor_rollout_ref.rollout.publish_gap_limit
+        assert limit is not None
+        try:
+            calls = [host.probe.remote(self.probes) for host in hosts]
+            answers = self.cluster.gather("publish", calls, seconds, who)
+        except WorkerLostError:
+            if self.colocated:
+                raise
+            self.engines_failed("an engine died when it was asked for a probe")
+            return self._check_published(version)  # of the new one
+        written = {f"{who} {number}": answer for number, answer in enumerate(answers)}
+
+        def differences(name: str) -> list[str] | None:
+            host = hosts[list(written).index(name)]
+            theirs = self.cluster.gather("publish", [host.engine_images.remote()], seconds, who)[0]
+            return tensors_that_differ(self._all("publish", "trainer_images"), theirs)
+
+        return check_published(version, written, self.probes, self.compute_log_prob, limit, differences)
+
+    def _send_weights(self, version: int) -> None:
         # The weights go from the first rank to the engines' nodes, not through this process.
         calls = [rank.whole_weights.options(num_returns=2).remote() for rank in self.ranks]
         self.cluster.gather("publish", [done for _, done in calls], self.config.trainer.stage_timeout)
@@ -251,5 +290,12 @@ def _check(config: Config) -> None:
             "LoRA is trained in one process in this version: set trainer.backend=local, or train all weights with "
             "actor_rollout_ref.model.lora_rank=0"
         )
-    if config.actor_rollout_ref.rollout.name == "vllm":
-        raise ClusterError("vLLM is not part of this version yet: set actor_rollout_ref.rollout.name=local")
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.tensor_model_parallel_size > 1 and config.trainer.placement == "colocated":
+        raise ClusterError(
+            "with trainer.placement=colocated every training worker has an engine on its own GPU: set "
+            "actor_rollout_ref.rollout.tensor_model_parallel_size=1, or give engines several GPUs each with "
+            "trainer.placement=separate"
+        )
+    if rollout.name == "vllm":
+        require_vllm()

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from openmanus_rl.trainer.engine_host import EngineHost
+from openmanus_rl.trainer.engine_host import EngineHost, HostClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from openmanus_rl.config.schema import Config
@@ -56,6 +57,16 @@ class ServesClients:
         assert self.host is not None
         self.host.cancel(client, request_ids)
 
+    def probe(self, requests: Sequence[Request]) -> list[Completion]:
+        """What the engine writes to the probes of a publication, whatever else it is writing."""
+        assert self.host is not None
+        return HostClient(self.host, "probe").generate(requests)
+
+    def engine_images(self) -> dict[str, NDArray[np.float32]] | None:
+        """Of the weights that the engine computes with."""
+        assert self.host is not None
+        return self.host.do(self.host.engine.weight_images)
+
     def forget(self) -> None:
         """Empty the engine's cache; episodes follow."""
         assert self.host is not None
@@ -69,22 +80,14 @@ class ServesClients:
 
 def make_engine(config: Config, path: str, tokenizer: Any, device: str) -> Engine:
     """The engine that a config describes, with weights of its own."""
-    from openmanus_rl.rollout.local_engine import LocalEngine
-    from openmanus_rl.workers.model import load_model
+    from openmanus_rl.trainer.engines import make_local, make_vllm
+    from openmanus_rl.workers.model import load_config
 
     rollout = config.actor_rollout_ref.rollout
     dtype = "float32" if device == "cpu" else config.actor_rollout_ref.model.dtype or "float32"
-    model = load_model(path, dtype, device)
-    for weight in model.parameters():
-        weight.requires_grad_(False)
-    return LocalEngine(
-        model,
-        tokenizer,
-        rollout.max_model_len,
-        rollout.kv_cache_gb,
-        rollout.max_num_seqs,
-        n_threads=rollout.n_threads or 1,
-    )
+    if rollout.name == "vllm":
+        return make_vllm(rollout, load_config(path), tokenizer, dtype, on_gpu=device != "cpu")
+    return make_local(rollout, path, tokenizer, dtype, device)
 
 
 class EngineWorker(ServesClients):
@@ -190,6 +193,13 @@ class TrainingRank(ServesClients):
         assert host is not None
         host.do(host.engine.wake)
         host.do(lambda: host.engine.load_weights(gathered(self.actor.model), version))
+
+    def trainer_images(self) -> dict[str, NDArray[np.float32]] | None:
+        """Of the policy's weights; all ranks gather, the first one tells."""
+        from openmanus_rl.rollout.weight_images import images
+        from openmanus_rl.workers.fsdp import gathered
+
+        return self._first(images(gathered(self.actor.model)))
 
     def whole_weights(self) -> tuple[dict[str, Tensor], bool]:
         """The policy's weights in full, and that they are there; all ranks gather, the first one has them."""
