@@ -16,7 +16,7 @@ import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
@@ -65,7 +65,8 @@ def checksum(tensor: Tensor) -> int:
     >>> checksum(torch.ones(3)) == checksum(torch.ones(3)) != checksum(torch.zeros(3))
     True
     """
-    return zlib.crc32(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    content: Any = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return zlib.crc32(content)
 
 
 def write_weights(

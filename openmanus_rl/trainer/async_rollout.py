@@ -82,9 +82,7 @@ class AheadCollector:
     def _work(self, first: int, last: int) -> None:
         try:
             for step in range(first, last + 1):
-                with self._news:
-                    self._news.wait_for(lambda due=step - 1 - self.max_staleness: self.version >= due or self.closed)
-                self._go_on()
+                self._wait_for(step - 1 - self.max_staleness)
                 found = self.collect(step, self._go_on)
                 with self._news:
                     self.done[step] = found
@@ -95,6 +93,12 @@ class AheadCollector:
             with self._news:
                 self.failure = error
                 self._news.notify_all()
+
+    def _wait_for(self, version: int) -> None:
+        """Until such weights, or newer ones, are in the engine."""
+        with self._news:
+            self._news.wait_for(lambda: self.version >= version or self.closed)
+        self._go_on()
 
     def _go_on(self) -> None:
         if self.closed:
