@@ -163,12 +163,16 @@ def _engine(config: Config) -> Iterator[Problem]:
             ("trainer.n_engines", "trainer.placement"),
         )
     yield from _vllm(config)
-    if trainer.async_rollout.max_staleness and rollout.name == "local" and not _engines_apart(config):
-        yield Problem(
-            "the engine samples from the very weights that are trained: set actor_rollout_ref.rollout.name=vllm, or "
-            "trainer.backend=ray with trainer.placement=separate",
-            ("trainer.async_rollout.max_staleness", "trainer.placement", "actor_rollout_ref.rollout.name"),
-        )
+    if trainer.async_rollout.max_staleness and not _engines_apart(config):
+        if trainer.backend == "ray":
+            message = "engines share the devices of the training workers: set trainer.placement=separate"
+            yield Problem(message, ("trainer.async_rollout.max_staleness", "trainer.placement"))
+        elif rollout.name == "local":
+            yield Problem(
+                "the engine samples from the very weights that are trained: set actor_rollout_ref.rollout.name=vllm, "
+                "or trainer.backend=ray with trainer.placement=separate",
+                ("trainer.async_rollout.max_staleness", "actor_rollout_ref.rollout.name", "trainer.backend"),
+            )
     tp = rollout.tensor_model_parallel_size
     gpus = trainer.nnodes * trainer.n_gpus_per_node
     key = "actor_rollout_ref.rollout.tensor_model_parallel_size"
@@ -210,16 +214,13 @@ def _vllm(config: Config) -> Iterator[Problem]:
     if rollout.weight_transfer != "file" and not trainer.n_gpus_per_node:
         message = f"{rollout.weight_transfer} needs GPUs: leave it out, or set file"
         yield Problem(message, (f"{section}.weight_transfer", "trainer.n_gpus_per_node"))
-    elif rollout.weight_transfer == "nccl" and not _engines_apart(config):
-        yield Problem(
-            "nccl needs engines with GPUs of their own: set trainer.placement=separate, or direct",
-            (f"{section}.weight_transfer", "trainer.placement"),
-        )
-    elif rollout.weight_transfer == "direct" and (servers or _engines_apart(config)):
-        yield Problem(
-            "direct needs the engine on the trainer's device: set trainer.placement=colocated, or file",
-            (f"{section}.weight_transfer", "trainer.placement"),
-        )
+    elif rollout.weight_transfer != "file" and trainer.backend != "ray":
+        message = f"{rollout.weight_transfer} is between workers on Ray: set trainer.backend=ray, or file"
+        yield Problem(message, (f"{section}.weight_transfer", "trainer.backend"))
+    elif rollout.weight_transfer != "file" and (rollout.weight_transfer == "nccl") != _engines_apart(config):
+        wanted = "separate" if rollout.weight_transfer == "nccl" else "colocated"
+        message = f"{rollout.weight_transfer} needs trainer.placement={wanted}, or set file"
+        yield Problem(message, (f"{section}.weight_transfer", "trainer.placement"))
 
 
 def unusable_paths(config: Config) -> list[Problem]:

@@ -240,9 +240,9 @@ class RolloutConfig(Section):
     """vLLM servers that run elsewhere, such as `http://10.0.0.7:8000`; `weights_dir` must be visible to them."""
     weights_dir: Name | None = None
     """Where weights are left for servers to read. Default: shared memory of this machine."""
-    weight_transfer: Literal["file", "nccl", "direct"] | None = None
-    """How weights reach vLLM: through a file in shared memory, over NCCL, or from tensor to tensor on one device.
-    Default: `file` on a CPU; on GPUs `direct` with `trainer.placement=colocated`, else `nccl`."""
+    weight_transfer: Literal["file", "nccl", "ipc"] = "file"
+    """How weights reach vLLM: through a file in shared memory, or on GPUs by vLLM's own transfer: `nccl` with
+    `trainer.placement=separate`, `ipc` with `colocated`."""
     publish_gap_limit: Positive | None = None
     """After each publication the trainer scores what the engine writes; the run stops when their log-probs are
     further apart than this on average. Default: 0.001 in float32, else 0.05."""

@@ -4,8 +4,8 @@
     engine.load_weights(model.named_parameters(), version=0)     # before that it holds random numbers
     engine.generate([Request("a", prompt_ids, sampling, address=(0, 3, 1, 0, 2))])
 
-Tokens in, tokens out. vLLM schedules, batches and keeps prefixes; the seed of a request comes from its address. On a
-CPU vLLM's workers are processes of their own, and weights reach them through a file in shared memory.
+Tokens in, tokens out. vLLM schedules, batches and keeps prefixes; the seed of a request comes from its address. Its
+workers are processes of their own, and weights reach them through a file in shared memory.
 """
 
 from __future__ import annotations
@@ -151,27 +151,28 @@ class VllmEngine(Engine):
 
         What is being written goes on under the new weights; its completion carries the older version.
         """
-        with told_if_dead(), self._paused():
-            if self.settings.in_process:
-                self._hand_over(weights)
-            else:
-                with written(weights, getattr(torch, self.settings.dtype)) as file:
-                    answers = self.llm.collective_rpc("published_file", args=(str(file.path),))
-                    for answer in answers:
-                        file.check(answer["sums"], "vLLM")
-                    self._check_complete(frozenset(file.sums), answers)
+        with told_if_dead(), self._paused(), written(weights, getattr(torch, self.settings.dtype)) as file:
+            answers = self.llm.collective_rpc("published_file", args=(str(file.path),))
+            for answer in answers:
+                file.check(answer["sums"], "vLLM")
+            self._check_complete(frozenset(file.sums), answers)
             self.weights_changed(version)
 
-    def _hand_over(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        seen: set[str] = set()
-
-        def noted() -> Iterator[tuple[str, Tensor]]:
-            for name, weight in weights:
-                seen.add(name)
-                yield name, weight
-
-        answers = self.llm.collective_rpc("published_tensors", args=(noted(),))
-        self._check_complete(frozenset(seen), answers)
+    def transfer(self, call: str, payload: Any) -> None:
+        """One call of vLLM's own transfer of weights (see `vllm_transfer`)."""
+        core, rpc = self.llm.engine_core, self.llm.collective_rpc
+        with told_if_dead():
+            if call == "init":
+                rpc("init_weight_transfer_engine", kwargs={"init_info": payload})
+            elif call == "start":
+                core.call_utility("pause_scheduler", "keep", False)
+                rpc("start_weight_update")
+            elif call == "update":
+                rpc("update_weights", kwargs={"update_info": payload})
+            else:
+                rpc("finish_weight_update")
+                self.weights_changed(payload)
+                core.call_utility("resume_scheduler")
 
     def _check_complete(self, names: frozenset[str], answers: list[dict[str, Any]]) -> None:
         """A weight for which nothing came would be an old one, or a random one."""
@@ -191,9 +192,6 @@ class VllmEngine(Engine):
     def _paused(self) -> Iterator[None]:
         """No token is drawn within the block; what is being written is kept."""
         core = self.llm.engine_core
-        if self.settings.in_process:  # nothing happens there but in `poll`
-            yield
-            return
         core.call_utility("pause_scheduler", "keep", False)
         try:
             yield

@@ -59,7 +59,7 @@ class VllmSettings:
         return cls(
             folder, rollout.max_model_len, dtype, rollout.max_num_seqs, rollout.kv_cache_gb,
             rollout.gpu_memory_utilization, rollout.tensor_model_parallel_size, bool(rollout.enforce_eager),
-            rollout.n_threads, on_gpu, rollout.weight_transfer or "file",
+            rollout.n_threads, on_gpu, rollout.weight_transfer,
         )  # fmt: skip
 
     def arguments(self) -> dict[str, Any]:
@@ -83,8 +83,8 @@ class VllmSettings:
             found |= {"gpu_memory_utilization": self.gpu_memory_utilization, "enable_sleep_mode": True}
         else:
             found["kv_cache_memory_bytes"] = int(self.kv_cache_gb * GIB)
-        if self.weight_transfer == "nccl":
-            found["weight_transfer_config"] = {"backend": "nccl"}
+        if self.weight_transfer != "file":
+            found["weight_transfer_config"] = {"backend": self.weight_transfer}
         return found
 
     def command_line(self) -> list[str]:
@@ -103,19 +103,17 @@ class VllmSettings:
         found = {
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
-            # In the trainer's own process only where both share a GPU. On a CPU vLLM takes over torch's threads.
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if self.in_process else "1",
+            # In processes of its own: on a CPU vLLM takes over torch's threads, on a GPU torch's process groups.
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
         }
+        if self.weight_transfer == "ipc":
+            # Handles of GPU memory go from this process to vLLM's, its children, in a form that is not plain data.
+            found["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
         if not self.on_gpu:
             # vLLM would bind its threads to cores of its own choice, which other engines and the trainer use as well.
             threads = self.n_threads or len(os.sched_getaffinity(0))
             found |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads)}
         return found
-
-    @property
-    def in_process(self) -> bool:
-        """Whether vLLM's workers live in this process, so that weights are handed over from tensor to tensor."""
-        return self.weight_transfer == "direct"
 
 
 def write_model_folder(config: Any, tokenizer: Any, folder: Path) -> str:

@@ -15,7 +15,7 @@ from openmanus_rl.rollout.weight_images import fixed_vector, image
 from openmanus_rl.rollout.weights_file import checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from torch import Tensor
 
@@ -39,10 +39,6 @@ class WeightReceiver:
 
         missing = take_over(self.model_runner.get_model(), read(), self.vllm_config)
         return {"sums": sums, "missing": missing}
-
-    def published_tensors(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
-        """The same for weights of this very process, one after another."""
-        return {"missing": take_over(self.model_runner.get_model(), iter(weights), self.vllm_config)}
 
     @torch.no_grad()
     def published_images(self) -> dict[str, list[float]]:

@@ -8,6 +8,7 @@ environment workers   play the episodes
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ class RayWorkerGroup:
         self.config, self.path, self.tokenizer, self.warn = config, path, tokenizer, warn
         rollout = config.actor_rollout_ref.rollout
         self.has_vllm = rollout.name == "vllm"
+        self.over_nccl, self.joined = rollout.weight_transfer == "nccl", False
         self.probes = probe_requests(tokenizer, load_config(path).vocab_size, rollout.temperature)
         trainer = config.trainer
         self.colocated = trainer.placement == "colocated"
@@ -63,6 +65,7 @@ class RayWorkerGroup:
         self.folder = str(Path.cwd())
         self.weights: tuple[Any, int] | None = None
         self.dead_engines: set[int] = set()
+        self._placing = threading.RLock()  # who collects ahead and who publishes may both find an engine dead
         self.ranks: list[Any] = []
         self.engines = [self._start_engine(number) for number in range(self.n_engines)]
         self.env_workers = [self._start_env_worker(number) for number in range(self.n_env_workers)]
@@ -103,22 +106,25 @@ class RayWorkerGroup:
     @property
     def hosts(self) -> list[Any]:
         """The actors that hold an engine; those that died have been replaced."""
-        for number in sorted(self.dead_engines):
-            self._replace_engine(number)
-        self.dead_engines.clear()
+        with self._placing:
+            for number in sorted(self.dead_engines):
+                self._replace_engine(number)
+            self.dead_engines.clear()
         return self.ranks if self.colocated else self.engines
 
     def engine_lost(self, number: int) -> None:
         """An engine has died; the workers have turned to the others, and it is replaced before they start again."""
         if self.colocated:
             raise WorkerLostError(f"collect: rank {number} died")
+        if self.over_nccl:  # the others are in one communicator with it
+            raise WorkerLostError(f"collect: engine {number} died")
         if number not in self.dead_engines:
             self.dead_engines.add(number)
             self.warn(f"collect: engine {number} died; others write on, and it is replaced")
 
     def engines_failed(self, reason: str) -> None:
         """No engine answers."""
-        if self.colocated:
+        if self.colocated or self.over_nccl:
             raise WorkerLostError(f"collect: {reason}")
         self.warn(f"collect: {reason}; they are replaced, and unfinished episodes are played again")
         self.dead_engines |= {number for number in range(self.n_engines) if not self._answers(self.engines[number])}
@@ -152,6 +158,10 @@ class RayWorkerGroup:
         self.tell_departed()
         for rank in self.ranks:
             self.ray.kill(rank)
+        if self.over_nccl:
+            for engine in self.engines:
+                self.ray.kill(engine)
+            self.engines, self.joined = [self._start_engine(number) for number in range(self.n_engines)], False
         self._start_ranks()
 
     # --- stages -----------------------------------------------------------------------------------------------
@@ -243,6 +253,14 @@ class RayWorkerGroup:
         return check_published(version, written, self.probes, self.compute_log_prob, limit, differences)
 
     def _send_weights(self, version: int) -> None:
+        if self.over_nccl:
+            if not self.joined:
+                address = self.cluster.gather("publish", [self.ranks[0].address.remote()], self.start_seconds)[0]
+                workers = self.config.actor_rollout_ref.rollout.tensor_model_parallel_size
+                self._all("publish", "join_engines", address, self.engines, workers)
+                self.joined = True
+            self._all("publish", "send_weights", version)
+            return
         # The weights go from the first rank to the engines' nodes, not through this process.
         calls = [rank.whole_weights.options(num_returns=2).remote() for rank in self.ranks]
         self.cluster.gather("publish", [done for _, done in calls], self.config.trainer.stage_timeout)

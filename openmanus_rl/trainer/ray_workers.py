@@ -13,7 +13,7 @@ import numpy as np
 from openmanus_rl.trainer.engine_host import EngineHost, HostClient
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from openmanus_rl.config.schema import Config
     from openmanus_rl.data.batch import Batch
     from openmanus_rl.rollout.engine import Completion, Engine, Request
+    from openmanus_rl.rollout.vllm_transfer import AskAll, EngineCalls
 
 T = TypeVar("T")
 
@@ -73,6 +74,11 @@ class ServesClients:
         self.host.do(self.host.engine.wake)
         self.host.do(self.host.engine.forget)
 
+    def transfer(self, call: str, payload: Any) -> None:
+        """A call of vLLM's own transfer of weights, between two polls."""
+        host: Any = self.host
+        host.do(lambda: host.engine.transfer(call, payload))
+
     def pid(self) -> int:
         """The process, for whoever wants to look at it."""
         return os.getpid()
@@ -114,6 +120,8 @@ class TrainingRank(ServesClients):
         settle(folder)
         self.rank, self.config, self.path, self.tokenizer = rank, config, path, tokenizer
         self.device, self.serves = device, serves
+        self.calls: EngineCalls | None = None
+        self.sender: Any = None
 
     def address(self) -> str:
         """Where the others find rank 0."""
@@ -192,7 +200,48 @@ class TrainingRank(ServesClients):
         host = self.host
         assert host is not None
         host.do(host.engine.wake)
-        host.do(lambda: host.engine.load_weights(gathered(self.actor.model), version))
+        if self.config.actor_rollout_ref.rollout.weight_transfer == "ipc":
+            if self.calls is None:
+                self._make_sender("ipc", lambda call, payloads: self.transfer(call, payloads[0]), 1, 1)
+            self.send_weights(version)
+        else:
+            host.do(lambda: host.engine.load_weights(gathered(self.actor.model), version))
+
+    def join_engines(self, address: str, engines: Sequence[Any], workers: int) -> None:
+        """Connect with engines that have GPUs of their own; the first rank will send to them over NCCL."""
+        from openmanus_rl.trainer.ray_cluster import import_ray
+
+        ray = import_ray()
+
+        def ask_all(call: str, payloads: list[Any]) -> None:
+            ray.get([engine.transfer.remote(call, given) for engine, given in zip(engines, payloads, strict=True)])
+
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        self._make_sender("nccl", ask_all, len(engines), workers, host, int(port))
+
+    def _make_sender(
+        self, kind: Any, ask_all: AskAll, engines: int, workers: int, host: str = "", port: int = 0
+    ) -> None:
+        import torch
+
+        from openmanus_rl.rollout.vllm_transfer import EngineCalls, make_sender, weight_source
+        from openmanus_rl.workers.fsdp import gathered
+
+        model = self.actor.model
+        shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+        dtype = getattr(torch, self.config.actor_rollout_ref.model.dtype or "float32")
+
+        def pairs() -> Iterator[tuple[str, Tensor]]:
+            return ((name, weight.to(self.device)) for name, weight in gathered(model))
+
+        self.calls = EngineCalls(ask_all, engines, workers)
+        self.sender = make_sender(kind, self.rank, weight_source(shapes, pairs, dtype), self.calls, host, port)
+
+    def send_weights(self, version: int) -> None:
+        """Send the weights by vLLM's own transfer; all ranks gather."""
+        assert self.calls is not None
+        self.calls.version = version
+        self.sender.send_weights()
 
     def trainer_images(self) -> dict[str, NDArray[np.float32]] | None:
         """Of the policy's weights; all ranks gather, the first one tells."""

@@ -236,21 +236,26 @@ CASES = [
     Case(
         "NCCL to an engine on the same GPU",
         ["trainer.n_gpus_per_node=2", "actor_rollout_ref.rollout.weight_transfer=nccl"],
-        ["weight_transfer: nccl needs engines with GPUs of their own"],
+        ["weight_transfer: nccl needs trainer.placement=separate"],
     ),
     Case(
-        "from tensor to tensor between GPUs",
+        "CUDA IPC between GPUs",
         [
             "trainer.n_gpus_per_node=2",
             "trainer.placement=separate",
-            "actor_rollout_ref.rollout.weight_transfer=direct",
+            "actor_rollout_ref.rollout.weight_transfer=ipc",
         ],
-        ["weight_transfer: direct needs the engine on the trainer's device"],
+        ["weight_transfer: ipc needs trainer.placement=colocated"],
     ),
     Case(
         "ahead with weights that are being trained",
         ["trainer.async_rollout.max_staleness=1"],
         ["max_staleness: the engine samples from the very weights that are trained"],
+    ),
+    Case(
+        "ahead on the same devices",
+        ["trainer.async_rollout.max_staleness=1", "trainer.backend=ray"],
+        ["max_staleness: engines share the devices of the training workers: set trainer.placement=separate"],
     ),
     Case(
         "tensor parallelism without GPUs", ["actor_rollout_ref.rollout.tensor_model_parallel_size=2"], ["2 needs GPUs"]
