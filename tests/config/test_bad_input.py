@@ -220,8 +220,18 @@ CASES = [
     ),
     Case(
         "servers here and elsewhere",
-        [*VLLM, "actor_rollout_ref.rollout.n_servers=2", "actor_rollout_ref.rollout.server_urls=http://h:1"],
-        ["drop one of n_servers and server_urls", "weights_dir: is needed with server_urls"],
+        [
+            *VLLM,
+            "actor_rollout_ref.rollout.n_servers=2",
+            "actor_rollout_ref.rollout.server_urls=http://h:1",
+            "actor_rollout_ref.rollout.weights_dir=/w",
+        ],
+        ["drop one of n_servers and server_urls"],
+    ),
+    Case(
+        "servers elsewhere without a common folder",
+        [*VLLM, "actor_rollout_ref.rollout.server_urls=http://h:1"],
+        ["weights_dir: is needed with server_urls"],
     ),
     Case(
         "servers on Ray",
