@@ -88,15 +88,15 @@ class VllmEngine(Engine):
                 self._add(request, min(request.sampling.max_tokens, room))
 
     def _add(self, request: Request, limit: int) -> None:
-        from vllm import SamplingParams as VllmSamplingParams
+        from vllm.inputs.engine import tokens_input
         from vllm.sampling_params import RequestOutputKind
+        from vllm.sampling_params import SamplingParams as VllmSamplingParams
 
         params = VllmSamplingParams(
             **sampling_arguments(request.sampling, request.address, limit), output_kind=RequestOutputKind.FINAL_ONLY
         )
-        prompt = {"prompt_token_ids": request.prompt_ids.tolist()}
         with told_if_dead():
-            self.llm.add_request(request.request_id, prompt, params)
+            self.llm.add_request(request.request_id, tokens_input(request.prompt_ids.tolist()), params)
         self.requests[request.request_id] = request
 
     @property
