@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from openmanus_rl.data.jsonl import read_trajectories
+from openmanus_rl.tracking.metrics_file import read_metrics
 from openmanus_rl.trainer import run
 from openmanus_rl.trainer.async_rollout import AheadCollector, Collected, fresh_enough
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
@@ -136,7 +137,7 @@ def test_engines_of_their_own_are_collected_from_while_training(cluster: object,
         tmp_path, "trainer.placement=separate", "trainer.async_rollout.max_staleness=1", "trainer.n_env_workers=1",
         "actor_rollout_ref.actor.policy_loss.rollout_correction=tis_token", "trainer.total_training_steps=5",
     )  # fmt: skip
-    steps = [line for line in told(tmp_path) if line["step"]]
+    steps = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if line["step"]]
     assert [line["step"] for line in steps] == [1, 2, 3, 4, 5]
     assert all(line["async/staleness_max"] <= 1 and line["async/dropped"] == 0 for line in steps)
     assert all(line["publish/gap_mean"] < 1e-4 for line in steps)
