@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from contextlib import contextmanager
@@ -118,8 +119,11 @@ class VllmSettings:
 
 def write_model_folder(config: Any, tokenizer: Any, folder: Path) -> str:
     """What vLLM needs to know of a model before it gets its weights; returns the folder."""
-    if not config.architectures:
-        raise ValueError("the model's config does not name its architecture, so vLLM cannot build it")
+    config = copy.deepcopy(config)
+    if not config.architectures:  # of a model that was never saved
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+        config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
     config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
