@@ -11,6 +11,7 @@ workers are processes of their own, and weights reach them through a file in sha
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 # Blocks of requests that have just ended are given back a moment later.
 EMPTYING_TRIES, EMPTYING_PAUSE = 100, 0.02
+# How often it is looked whether vLLM's processes are there.
+DEATH_PAUSE = 0.5
 
 
 class EngineDiedError(Exception):
@@ -71,7 +74,9 @@ class VllmEngine(Engine):
             from vllm.v1.engine.llm_engine import LLMEngine
 
             arguments = EngineArgs(model=self.settings.folder, disable_log_stats=True, **self.settings.arguments())
-            return LLMEngine.from_engine_args(arguments)
+            llm = LLMEngine.from_engine_args(arguments)
+        threading.Thread(target=tell_of_death, args=(llm.engine_core,), name="vLLM's death", daemon=True).start()
+        return llm
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -280,6 +285,18 @@ def make_completion(
         text,
         oldest,
     )
+
+
+def tell_of_death(core: Any) -> None:
+    """Wake those who wait for an answer of processes that were killed: vLLM notices it, but lets them wait."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    while not core.resources.engine_dead:
+        time.sleep(DEATH_PAUSE)
+    core.outputs_queue.put_nowait(EngineDeadError())
+    for future in list(core.utility_results.values()):
+        if not future.done():
+            future.set_exception(EngineDeadError())
 
 
 @contextmanager
