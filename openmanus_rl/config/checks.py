@@ -162,6 +162,17 @@ def _engine(config: Config) -> Iterator[Problem]:
             "with trainer.placement=colocated every training worker has an engine: drop it, or set placement=separate",
             ("trainer.n_engines", "trainer.placement"),
         )
+    yield from _vllm(config)
+    if trainer.async_rollout.max_staleness and not _engines_apart(config):
+        if trainer.backend == "ray":
+            message = "engines share the devices of the training workers: set trainer.placement=separate"
+            yield Problem(message, ("trainer.async_rollout.max_staleness", "trainer.placement"))
+        elif rollout.name == "local":
+            yield Problem(
+                "the engine samples from the very weights that are trained: set actor_rollout_ref.rollout.name=vllm, "
+                "or trainer.backend=ray with trainer.placement=separate",
+                ("trainer.async_rollout.max_staleness", "actor_rollout_ref.rollout.name", "trainer.backend"),
+            )
     tp = rollout.tensor_model_parallel_size
     gpus = trainer.nnodes * trainer.n_gpus_per_node
     key = "actor_rollout_ref.rollout.tensor_model_parallel_size"
@@ -174,6 +185,42 @@ def _engine(config: Config) -> Iterator[Problem]:
             f"{tp} does not divide the {gpus} GPUs of trainer.nnodes * trainer.n_gpus_per_node",
             (key, "trainer.n_gpus_per_node", "trainer.nnodes"),
         )
+
+
+def _engines_apart(config: Config) -> bool:
+    return config.trainer.backend == "ray" and config.trainer.placement == "separate"
+
+
+def _vllm(config: Config) -> Iterator[Problem]:
+    """Rules of vLLM: where its servers are, how weights reach it."""
+    rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
+    section = "actor_rollout_ref.rollout"
+    servers = rollout.n_servers > 0 or bool(rollout.server_urls)
+    if servers and rollout.name != "vllm":
+        key = "n_servers" if rollout.n_servers else "server_urls"
+        yield Problem("servers are vLLM's: set actor_rollout_ref.rollout.name=vllm", (f"{section}.{key}",))
+    if rollout.n_servers and rollout.server_urls:
+        message = "either the run starts its servers or they run elsewhere: drop one of n_servers and server_urls"
+        yield Problem(message, (f"{section}.n_servers", f"{section}.server_urls"))
+    if servers and trainer.backend == "ray":
+        yield Problem(
+            "on Ray, engines are placed by trainer.n_engines with trainer.placement=separate: drop it",
+            (f"{section}.n_servers", f"{section}.server_urls", "trainer.backend"),
+        )
+    if rollout.server_urls and rollout.weights_dir is None:
+        yield Problem("is needed with server_urls: a folder that the servers see as well", (f"{section}.weights_dir",))
+    if rollout.name != "vllm":
+        return
+    if rollout.weight_transfer != "file" and not trainer.n_gpus_per_node:
+        message = f"{rollout.weight_transfer} needs GPUs: leave it out, or set file"
+        yield Problem(message, (f"{section}.weight_transfer", "trainer.n_gpus_per_node"))
+    elif rollout.weight_transfer != "file" and trainer.backend != "ray":
+        message = f"{rollout.weight_transfer} is between workers on Ray: set trainer.backend=ray, or file"
+        yield Problem(message, (f"{section}.weight_transfer", "trainer.backend"))
+    elif rollout.weight_transfer != "file" and (rollout.weight_transfer == "nccl") != _engines_apart(config):
+        wanted = "separate" if rollout.weight_transfer == "nccl" else "colocated"
+        message = f"{rollout.weight_transfer} needs trainer.placement={wanted}, or set file"
+        yield Problem(message, (f"{section}.weight_transfer", "trainer.placement"))
 
 
 def unusable_paths(config: Config) -> list[Problem]:

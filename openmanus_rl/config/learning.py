@@ -229,9 +229,23 @@ class RolloutConfig(Section):
     kv_cache_gb: Positive = 2.0
     """KV cache of one engine on a CPU, in GiB."""
     max_num_seqs: Count = 128
-    """Episodes that the local engine computes together."""
+    """Episodes that an engine computes together."""
     n_threads: Count | None = None
-    """Threads of the local engine. Default: measured at the start, then kept for the run."""
+    """Threads of an engine on a CPU. Default: measured at the start, then kept for the run; all cores for vLLM."""
+    enforce_eager: bool | None = None
+    """vLLM without compiling and CUDA graphs: starts sooner, writes slower. Default: true on a CPU, false on GPUs."""
+    n_servers: NonNegativeInt = 0
+    """vLLM servers that the run starts on this machine, and starts again when they die. 0: vLLM is part of the run."""
+    server_urls: Annotated[tuple[Name, ...], BeforeValidator(as_list)] = ()
+    """vLLM servers that run elsewhere, such as `http://10.0.0.7:8000`; `weights_dir` must be visible to them."""
+    weights_dir: Name | None = None
+    """Where weights are left for servers to read. Default: shared memory of this machine."""
+    weight_transfer: Literal["file", "nccl", "ipc"] = "file"
+    """How weights reach vLLM: through a file in shared memory, or on GPUs by vLLM's own transfer: `nccl` with
+    `trainer.placement=separate`, `ipc` with `colocated`."""
+    publish_gap_limit: Positive | None = None
+    """After each publication the trainer scores what the engine writes; the run stops when their log-probs are
+    further apart than this on average. Default: 0.001 in float32, else 0.05."""
     max_model_len: Count | None = None
     """Context length in tokens. Default: `data.max_prompt_length + data.max_response_length`."""
     val_kwargs: Sampling = Sampling()

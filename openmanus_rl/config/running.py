@@ -113,6 +113,14 @@ class EnvConfig(Section):
     """Keyword arguments for an environment of your own, or for a remote one."""
 
 
+class AsyncRollout(Section):
+    """Collecting while the step before is trained on."""
+
+    max_staleness: NonNegativeInt = 0
+    """Collection may run ahead by so many weight versions; samples that are older when their turn comes are dropped.
+    0 collects and trains in turn. More needs an engine with its own weights: vLLM, or `placement=separate` on Ray."""
+
+
 Logger = Literal["console", "jsonl", "tensorboard", "wandb", "trackio"]
 
 
@@ -164,6 +172,7 @@ class TrainerConfig(Section):
     """Processes that play episodes on Ray, a CPU each. Default: as many as training workers."""
     stage_timeout: Positive = 1800.0
     """On Ray no worker may be silent for longer, in seconds; then it counts as dead."""
+    async_rollout: AsyncRollout = AsyncRollout()
     max_restarts: NonNegativeInt = 3
     """How often a run on Ray goes on from its last checkpoint after training workers died; then it stops."""
 

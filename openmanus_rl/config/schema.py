@@ -85,6 +85,8 @@ def _resolve(config: Config) -> None:
         rollout,
         name="vllm" if on_gpu or rollout.tensor_model_parallel_size > 1 else "local",
         max_model_len=config.data.max_prompt_length + config.data.max_response_length,
+        enforce_eager=not on_gpu,
+        publish_gap_limit=0.001 if model.dtype == "float32" else 0.05,
     )
     actor = _with_defaults(
         actor,

@@ -193,6 +193,10 @@ class Engine(ABC):
         del weights, version
         raise NotImplementedError(f"{type(self).__name__} does not take new weights")
 
+    def weight_images(self) -> dict[str, NDArray[np.float32]] | None:
+        """What each weight does to a fixed vector (see `weight_images`), by name; None if it cannot be told."""
+        return None
+
     def sleep(self) -> None:
         """Leave the device's memory to others until `wake`; what was kept of earlier requests is dropped."""
         return

@@ -16,18 +16,23 @@ from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from openmanus_rl.rollout.engine import Completion, Progress
+from openmanus_rl.rollout.engine import Completion, Engine, Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from openmanus_rl.rollout.engine import Engine, Request
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from openmanus_rl.rollout.engine import Request
 
 T = TypeVar("T")
 Listener = Callable[[Progress | Completion | Exception], None]
 """Called by the engine's thread with every piece, with each completion, or with what the engine died of."""
+# How long a client waits before it looks again whether its requests were cancelled.
+WAIT = 60.0
 
 
 class EngineHost:
@@ -166,3 +171,62 @@ class EngineHost:
                     self.done[client].append(replace(completion, request_id=name))
             if finished:
                 self._news.notify_all()
+
+
+class HostClient(Engine):
+    """A client of a host in this process, as an engine of its own: several threads can each drive theirs."""
+
+    def __init__(self, host: EngineHost, name: str) -> None:
+        super().__init__()
+        self.host, self.name = host, name
+        self.trainable, self.stats = host.engine.trainable, host.engine.stats
+        self.max_model_len, self.max_sessions = host.engine.max_model_len, host.engine.max_sessions
+        self.pending: set[str] = set()
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Hand requests to the host."""
+        self.pending |= {request.request_id for request in requests}
+        self.host.submit(self.name, requests)
+
+    def poll(self) -> list[Completion]:
+        """Wait until the host has finished something of ours."""
+        while self.pending:
+            found = [c for c in self.host.take(self.name, WAIT) if c.request_id in self.pending]
+            if found:
+                self.pending -= {completion.request_id for completion in found}
+                self.weights_version = self.host.engine.weights_version
+                return found
+        return []
+
+    @property
+    def in_flight(self) -> int:
+        """Requests submitted and not yet given back."""
+        return len(self.pending)
+
+    def release(self, session: str) -> None:
+        """An episode is over."""
+        self.host.release(self.name, [session])
+
+    def cancel(self, request_ids: Sequence[str]) -> None:
+        """Forget requests in flight."""
+        gone = [name for name in request_ids if name in self.pending]
+        self.pending -= set(gone)
+        if gone:
+            self.host.cancel(self.name, gone)
+
+    def forget(self) -> None:
+        """Drop what was kept of earlier requests."""
+        self.host.do(self.host.engine.forget)
+
+    def load_weights(self, weights: Iterable[tuple[str, Any]], version: int) -> None:
+        """Between two polls of the host; what others are writing goes on under the new weights."""
+        self.host.do(lambda: self.host.engine.load_weights(weights, version))
+        self.weights_version = version
+
+    def weight_images(self) -> dict[str, NDArray[np.float32]] | None:
+        """Of the host's engine."""
+        return self.host.do(self.host.engine.weight_images)
+
+    def close(self) -> None:
+        """End the host, and with it every other client."""
+        self.host.close()

@@ -23,6 +23,7 @@ from openmanus_rl.rollout.sampling import sample
 from openmanus_rl.rollout.scheduler import Feed, Running, Scheduler
 from openmanus_rl.rollout.stopping import StopChecker
 from openmanus_rl.rollout.threads import fastest_threads, threads
+from openmanus_rl.rollout.weight_images import images
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -79,7 +80,7 @@ class LocalEngine(Engine):
                 reason = f"a prompt of {len(request.prompt_ids)} tokens leaves no room in {self.max_model_len}"
                 self.errors.append(failed(request, reason, self.weights_version))
             else:
-                self.scheduler.add(request, min(request.sampling.max_tokens, room))
+                self.scheduler.add(request, min(request.sampling.max_tokens, room), self.weights_version)
 
     @property
     def in_flight(self) -> int:
@@ -126,10 +127,16 @@ class LocalEngine(Engine):
         """Put new weights into the model, in place, as they come; a missing one is an error, not an old weight."""
         own = dict(self.model.named_parameters())
         for name, weight in weights:
+            if name not in own:
+                raise ValueError(f"there is no weight {name}, or it came twice")
             own.pop(name).copy_(weight)
         if own:
             raise ValueError(f"no new weights came for {', '.join(sorted(own)[:3])}")
         self.weights_changed(version)
+
+    def weight_images(self) -> dict[str, NDArray[np.float32]]:
+        """Of every weight, under each of its names."""
+        return images(self.model.named_parameters(remove_duplicate=False))
 
     def sleep(self) -> None:
         """Off a GPU: the model to main memory, the cache gone. On a CPU there is nowhere to go."""
@@ -207,7 +214,7 @@ class LocalEngine(Engine):
             np.array(r.logprobs, np.float32),
             reason,
             text,
-            self.weights_version,
+            r.version,
         )
 
     def choose_threads(self) -> int:

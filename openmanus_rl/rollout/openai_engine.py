@@ -4,27 +4,23 @@
     if not engine.check():
         print(engine.why_not_trainable)
 
-All requests are in the hands of one event loop in a background thread, so that cancelling one closes its connection
-and the server can stop writing. An endpoint that fails is data, not an exception: the completion says what happened.
+An endpoint that fails is data, not an exception: the completion says what happened.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import threading
-import time
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from openmanus_rl.rollout.engine import Completion, Engine, Request, SamplingParams, failed
+from openmanus_rl.rollout.background import BackgroundEngine
+from openmanus_rl.rollout.engine import Completion, Request, SamplingParams, failed
 from openmanus_rl.rollout.openai_endpoint import Endpoint
 from openmanus_rl.rollout.openai_protocol import MAX_STOP_STRINGS, NO_TOKENS, Answer, EndpointError, Route
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Awaitable, Callable
 
     from openmanus_rl.data.json_values import Json
     from openmanus_rl.rollout.stopping import Decoder
@@ -38,7 +34,7 @@ CHAT_PROBE = Request(
 )
 
 
-class OpenAIEngine(Engine):
+class OpenAIEngine(BackgroundEngine):
     """Generates over HTTP, `max_concurrency` requests at a time.
 
     `mode="completions"` sends token ids and asks for token ids and log-probs back; `"chat"` sends `Request.messages`,
@@ -67,116 +63,41 @@ class OpenAIEngine(Engine):
         extra_body: dict[str, Json] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        super().__init__()
         if mode not in ("auto", "chat", "completions"):
             raise ValueError(f'mode must be "auto", "chat" or "completions", got {mode!r}')
         if max_concurrency < 1:
             raise ValueError(f"max_concurrency must be at least 1, got {max_concurrency}")
-        self.endpoint = Endpoint(
+        endpoint = Endpoint(
             base_url, model, api_key, timeout, max_retries, max_concurrency, dict(extra_body or {}), sleep
         )
+        super().__init__(f"OpenAIEngine {model}")
+        self.endpoint = endpoint
         self.mode, self.tokenizer, self.max_model_len = mode, tokenizer, max_model_len
         self.why_not_trainable = ""
         self._not_trainable(NO_TOKENS if mode == "chat" else "has not been checked yet (see check)")
-        self._changed = threading.Condition()
-        self._futures: dict[str, Future[Completion]] = {}
-        self._ready: list[Completion] = []
-        self._closed = False
         self._slots = asyncio.Semaphore(max_concurrency)
         self._probing: asyncio.Task[None] | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"OpenAIEngine {model}", daemon=True)
-        self._thread.start()
 
     # --- for the thread that drives the engine -----------------------------------------------------------
-
-    def submit(self, requests: Sequence[Request]) -> None:
-        """Send requests; ValueError, and none is sent, if one of them cannot be asked."""
-        with self._changed:
-            self._check_open()
-            taken = {*self._futures, *(completion.request_id for completion in self._ready)}
-            for request in requests:
-                if len(request.sampling.stop) > MAX_STOP_STRINGS:
-                    told = f"at most {MAX_STOP_STRINGS} stop strings, got {len(request.sampling.stop)}"
-                    raise ValueError(f"request {request.request_id}: the OpenAI API takes {told}")
-                if request.request_id in taken:
-                    raise ValueError(f"request {request.request_id} is in flight already")
-                taken.add(request.request_id)
-            for request in requests:
-                future = asyncio.run_coroutine_threadsafe(self._complete(request), self._loop)
-                self._futures[request.request_id] = future
-                future.add_done_callback(functools.partial(self._finished, request))
-
-    def poll(self) -> list[Completion]:
-        """Wait until a response is there, and give all that are."""
-        start = time.perf_counter()
-        with self._changed:
-            while self._futures and not self._ready:
-                self._changed.wait()
-            ready, self._ready = self._ready, []
-            self.stats.seconds += time.perf_counter() - start
-            return ready
-
-    @property
-    def in_flight(self) -> int:
-        """Requests submitted and not yet given back."""
-        with self._changed:
-            return len(self._futures) + len(self._ready)
-
-    def cancel(self, request_ids: Sequence[str]) -> None:
-        """Forget requests, and close the connections they were sent over."""
-        with self._changed:
-            for request_id in request_ids:
-                future = self._futures.pop(request_id, None)
-                if future is not None:
-                    future.cancel()
-            self._ready = [completion for completion in self._ready if completion.request_id not in request_ids]
-            self._changed.notify_all()
 
     def check(self) -> bool:
         """Make one short request, and say whether this endpoint's episodes can be trained on.
 
         RuntimeError says why, if the endpoint does not answer.
         """
-        with self._changed:
-            self._check_open()
-            future = asyncio.run_coroutine_threadsafe(self._probe(), self._loop)
         try:
-            future.result()
+            self._do(self._probe())
         except EndpointError as error:
             raise RuntimeError(str(error)) from None
         return self.trainable
 
-    def close(self) -> None:
-        """Cancel everything, close the connections, end the thread."""
-        with self._changed:
-            if self._closed:
-                return
-            self._closed = True
-            self.cancel([*self._futures, *(completion.request_id for completion in self._ready)])
-        asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    def _check(self, request: Request) -> None:
+        if len(request.sampling.stop) > MAX_STOP_STRINGS:
+            told = f"at most {MAX_STOP_STRINGS} stop strings, got {len(request.sampling.stop)}"
+            raise ValueError(f"request {request.request_id}: the OpenAI API takes {told}")
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise RuntimeError("the engine is closed")
-
-    def _finished(self, request: Request, future: Future[Completion]) -> None:
-        with self._changed:
-            if self._futures.get(request.request_id) is not future:
-                return  # cancelled
-            del self._futures[request.request_id]
-            error = future.exception()
-            if error is None:
-                completion = future.result()
-            else:  # an answer of a kind nobody thought of must not leave the episode waiting
-                told = self.endpoint.without_key(f"request {request.request_id}: {type(error).__name__}: {error}")
-                completion = failed(request, told, self.weights_version)
-            self.stats.sampled += len(completion.token_ids)
-            self._ready.append(completion)
-            self._changed.notify_all()
+    def _describe(self, error: BaseException) -> str:
+        return self.endpoint.without_key(super()._describe(error))
 
     # --- in the background thread ------------------------------------------------------------------------
 
@@ -248,9 +169,5 @@ class OpenAIEngine(Engine):
         told = f"{self.endpoint.base_url} {why}, so its episodes can be evaluated but not trained on"
         self.why_not_trainable = told + advice
 
-    async def _shut_down(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+    async def _disconnect(self) -> None:
         await self.endpoint.close()

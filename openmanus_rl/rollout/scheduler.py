@@ -40,6 +40,8 @@ class Running:
     row: int = -1
     computed: int = 0
     told: int = 0
+    version: int = 0
+    """Of the weights when it was taken in: the oldest that may have written a part of it."""
 
     def tell(self) -> Progress:
         """What was written since this was last asked."""
@@ -88,9 +90,9 @@ class Scheduler:
         self.lost: dict[str, NDArray[np.int32]] = {}
         self.clock = 0
 
-    def add(self, request: Request, limit: int) -> None:
-        """Take a request in; `limit` is how many tokens it may write."""
-        self.waiting.append(Running(request, key_of(request.address), limit))
+    def add(self, request: Request, limit: int, version: int = 0) -> None:
+        """Take a request in; `limit` is how many tokens it may write, `version` that of the weights."""
+        self.waiting.append(Running(request, key_of(request.address), limit, version=version))
 
     def schedule(self) -> list[Feed]:
         """Admit who can be admitted, make room, and say what to compute: rows that decode first."""

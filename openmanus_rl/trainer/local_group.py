@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from openmanus_rl.agent.configured import make_agent
 from openmanus_rl.config.models import INIT_PREFIX
+from openmanus_rl.rollout.engine_host import EngineHost, HostClient
 from openmanus_rl.rollout.local_engine import LocalEngine
+from openmanus_rl.rollout.weight_images import images
+from openmanus_rl.trainer.engines import make_vllm
+from openmanus_rl.trainer.weight_sync import check_published, probe_requests, tensors_that_differ
 from openmanus_rl.trainer.worker_group import actor_seed, critic_seed, make_actor, make_critic, mini_batch_sizes
 from openmanus_rl.workers.lora import LoraAdapters
 from openmanus_rl.workers.model import load_model, load_tokenizer, save_model
@@ -21,10 +26,14 @@ if TYPE_CHECKING:
     from openmanus_rl.agent.openmanus_agent import OpenManusAgent
     from openmanus_rl.config.schema import Config
     from openmanus_rl.data.batch import Batch
+    from openmanus_rl.rollout.engine import Engine
 
 
 class LocalWorkerGroup:
-    """Policy, reference, critic and engine; the engine samples from the very weights that are trained."""
+    """Policy, reference, critic and engine.
+
+    Our own engine samples from the very weights that are trained; vLLM has its own, to which they are published.
+    """
 
     def __init__(self, config: Config, model: Any = None, tokenizer: Any = None, n_threads: int | None = None) -> None:
         section, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
@@ -34,15 +43,22 @@ class LocalWorkerGroup:
         self.mini_batches = mini_batch_sizes(config)
         self.critic = make_critic(config, model)  # before the model gets adapters
         lora = self._add_adapters(model) if section.model.lora_rank else None
-        self.engine = LocalEngine(
-            model if lora is None else lora.merged,
-            self.tokenizer,
-            rollout.max_model_len,
-            rollout.kv_cache_gb,
-            rollout.max_num_seqs,
-            n_threads=rollout.n_threads or n_threads,
-        )
-        self.actor = make_actor(config, model, self.engine, lora)
+        plain = model if lora is None else lora.merged
+        self.engine: Engine
+        if rollout.name == "vllm":
+            self.shared = None
+            self.engine = self.prober = make_vllm(rollout, plain.config, self.tokenizer, "float32", on_gpu=False)
+            if config.trainer.async_rollout.max_staleness:
+                host = EngineHost(self.engine)
+                self.engine, self.prober = HostClient(host, "agent"), HostClient(host, "probe")
+            self.probes = probe_requests(self.tokenizer, plain.config.vocab_size, rollout.temperature)
+        else:
+            threads = rollout.n_threads or n_threads
+            limits = (rollout.max_model_len, rollout.kv_cache_gb, rollout.max_num_seqs)
+            self.engine = self.shared = LocalEngine(plain, self.tokenizer, *limits, n_threads=threads)
+        self.actor = make_actor(config, model, self.shared, lora)
+        if self.shared is None:
+            self.publish_weights(0)
 
     def _add_adapters(self, model: Any) -> LoraAdapters:
         settings = self.config.actor_rollout_ref.model
@@ -59,7 +75,9 @@ class LocalWorkerGroup:
 
     def choose_threads(self) -> int:
         """Threads of the engine."""
-        return self.engine.choose_threads()
+        if self.shared is not None:
+            return self.shared.choose_threads()
+        return self.config.actor_rollout_ref.rollout.n_threads or len(os.sched_getaffinity(0))
 
     def compute_log_prob(self, batch: Batch, samples: list[int] | None = None) -> Tensor:
         """See `ActorRolloutRefWorker`."""
@@ -84,9 +102,21 @@ class LocalWorkerGroup:
         rng = np.random.default_rng(actor_seed(seed))
         return self.actor.update_actor(batch, self.mini_batches[0], rng, rollout_logprobs)
 
-    def publish_weights(self, version: int) -> None:
-        """The engine samples from the new weights from now on."""
-        self.actor.publish_weights(version)
+    def publish_weights(self, version: int) -> dict[str, float]:
+        """The engine samples from the new weights from now on; how close it is to the trainer, where it has its own."""
+        if self.shared is not None:
+            self.actor.publish_weights(version)
+            return {}
+        self.engine.load_weights(self.actor.plain_model().named_parameters(), version)
+        limit = self.config.actor_rollout_ref.rollout.publish_gap_limit
+        assert limit is not None
+        written = {"vLLM": self.prober.generate(self.probes)}
+        return check_published(version, written, self.probes, self.compute_log_prob, limit, self._differences)
+
+    def _differences(self, engine: str) -> list[str] | None:
+        del engine
+        ours = images(self.actor.plain_model().named_parameters(remove_duplicate=False))
+        return tensors_that_differ(ours, self.prober.weight_images())
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the workers must not forget."""

@@ -112,16 +112,22 @@ def estimate_as_comment(config: Config) -> str:
 
 def run(config: Config, command: str = "") -> None:
     """Build the parts that the config names and train; what stops a run is said in one line."""
+    from openmanus_rl.rollout.vllm_settings import INSTALL as VLLM_INSTALL
     from openmanus_rl.trainer.ray_cluster import INSTALL, ClusterError, WorkerLostError, gpu_fault
 
     fault = gpu_fault(config.trainer)
     if fault is None and config.trainer.backend == "ray" and find_spec("ray") is None:
         fault = INSTALL
+    rollout = config.actor_rollout_ref.rollout
+    if fault is None and rollout.name == "vllm" and not rollout.server_urls and find_spec("vllm") is None:
+        fault = VLLM_INSTALL
     if fault is not None:
         print(f"error: {fault}", file=sys.stderr)
         raise SystemExit(exits.BAD_INPUT)
     from transformers.utils import logging
 
+    from openmanus_rl.rollout.vllm_engine import EngineDiedError
+    from openmanus_rl.rollout.weights_file import WeightsError
     from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError
     from openmanus_rl.trainer.ray_trainer import LogProbGapError
     from openmanus_rl.trainer.run import train as train_as_configured
@@ -133,7 +139,7 @@ def run(config: Config, command: str = "") -> None:
         train_as_configured(config, command, write_run_report)
     except (
         CheckpointError, RunInUseError, LogProbGapError, TooManyFailuresError, ClusterError, WorkerLostError,
-        ValueError, OSError,
+        EngineDiedError, WeightsError, ValueError, OSError,
     ) as error:  # fmt: skip
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(exits.FAILED) from error

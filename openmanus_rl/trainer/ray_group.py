@@ -8,14 +8,18 @@ environment workers   play the episodes
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openmanus_rl.rollout.vllm_settings import require_vllm
 from openmanus_rl.trainer.env_worker import EnvWorker
 from openmanus_rl.trainer.ray_agent import RayAgent
 from openmanus_rl.trainer.ray_cluster import Cluster, ClusterError, WorkerLostError
 from openmanus_rl.trainer.ray_workers import EngineWorker, TrainingRank
+from openmanus_rl.trainer.weight_sync import check_published, probe_requests, tensors_that_differ
 from openmanus_rl.trainer.worker_group import has_reference
+from openmanus_rl.workers.model import load_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,14 +41,22 @@ class RayWorkerGroup:
     def __init__(self, config: Config, path: str, tokenizer: Any, warn: Callable[[str], None]) -> None:
         _check(config)
         self.config, self.path, self.tokenizer, self.warn = config, path, tokenizer, warn
+        rollout = config.actor_rollout_ref.rollout
+        self.has_vllm = rollout.name == "vllm"
+        self.over_nccl, self.joined = rollout.weight_transfer == "nccl", False
+        self.probes = probe_requests(tokenizer, load_config(path).vocab_size, rollout.temperature)
         trainer = config.trainer
         self.colocated = trainer.placement == "colocated"
         self.device = "cuda:0" if trainer.n_gpus_per_node else "cpu"  # the only one that Ray lets an actor see
         self.demand: dict[str, float] = {"CPU": 1.0, "GPU": 1.0} if trainer.n_gpus_per_node else {"CPU": 1.0}
+        self.engine_demand = {
+            kind: n * (rollout.tensor_model_parallel_size if kind == "GPU" else 1) for kind, n in self.demand.items()
+        }
         self.n_engines = 0 if self.colocated else trainer.n_engines
         assert trainer.n_env_workers is not None
         self.n_env_workers = trainer.n_env_workers
-        bundles = [self.demand] * (trainer.n_workers + self.n_engines) + [{"CPU": 1.0}] * self.n_env_workers
+        bundles = [self.demand] * trainer.n_workers + [self.engine_demand] * self.n_engines
+        bundles += [{"CPU": 1.0}] * self.n_env_workers
         self.start_seconds = max(trainer.stage_timeout, START_SECONDS)
         self.cluster = Cluster(trainer.ray_address, bundles, self.start_seconds)
         self.ray = self.cluster.ray
@@ -53,11 +65,14 @@ class RayWorkerGroup:
         self.folder = str(Path.cwd())
         self.weights: tuple[Any, int] | None = None
         self.dead_engines: set[int] = set()
+        self._placing = threading.RLock()  # who collects ahead and who publishes may both find an engine dead
         self.ranks: list[Any] = []
         self.engines = [self._start_engine(number) for number in range(self.n_engines)]
         self.env_workers = [self._start_env_worker(number) for number in range(self.n_env_workers)]
         try:
             self._start_ranks()
+            if self.has_vllm:
+                self.publish_weights(0)
         except BaseException:
             self.close()
             raise
@@ -79,7 +94,9 @@ class RayWorkerGroup:
     def _start_engine(self, number: int) -> Any:
         place = self.config.trainer.n_workers + number
         clients = 4 + self.n_env_workers
-        return self.cluster.start(EngineWorker, place, self.demand, clients, self.folder, *self.shared, self.device)
+        return self.cluster.start(
+            EngineWorker, place, self.engine_demand, clients, self.folder, *self.shared, self.device
+        )
 
     def _start_env_worker(self, number: int) -> Any:
         place = self.config.trainer.n_workers + self.n_engines + number
@@ -89,22 +106,25 @@ class RayWorkerGroup:
     @property
     def hosts(self) -> list[Any]:
         """The actors that hold an engine; those that died have been replaced."""
-        for number in sorted(self.dead_engines):
-            self._replace_engine(number)
-        self.dead_engines.clear()
+        with self._placing:
+            for number in sorted(self.dead_engines):
+                self._replace_engine(number)
+            self.dead_engines.clear()
         return self.ranks if self.colocated else self.engines
 
     def engine_lost(self, number: int) -> None:
         """An engine has died; the workers have turned to the others, and it is replaced before they start again."""
         if self.colocated:
             raise WorkerLostError(f"collect: rank {number} died")
+        if self.over_nccl:  # the others are in one communicator with it
+            raise WorkerLostError(f"collect: engine {number} died")
         if number not in self.dead_engines:
             self.dead_engines.add(number)
             self.warn(f"collect: engine {number} died; others write on, and it is replaced")
 
     def engines_failed(self, reason: str) -> None:
         """No engine answers."""
-        if self.colocated:
+        if self.colocated or self.over_nccl:
             raise WorkerLostError(f"collect: {reason}")
         self.warn(f"collect: {reason}; they are replaced, and unfinished episodes are played again")
         self.dead_engines |= {number for number in range(self.n_engines) if not self._answers(self.engines[number])}
@@ -138,6 +158,10 @@ class RayWorkerGroup:
         self.tell_departed()
         for rank in self.ranks:
             self.ray.kill(rank)
+        if self.over_nccl:
+            for engine in self.engines:
+                self.ray.kill(engine)
+            self.engines, self.joined = [self._start_engine(number) for number in range(self.n_engines)], False
         self._start_ranks()
 
     # --- stages -----------------------------------------------------------------------------------------------
@@ -199,10 +223,43 @@ class RayWorkerGroup:
         metrics: dict[str, float] = self._all("update_actor", "update_actor", *given)
         return metrics
 
-    def publish_weights(self, version: int) -> None:
-        """The engines sample from the new weights from now on."""
+    def publish_weights(self, version: int) -> dict[str, float]:
+        """The engines sample from the new weights from now on; what they write to the probes must be the trainer's."""
         if self.colocated:
             self._all("publish", "hand_over", version)
+        else:
+            self._send_weights(version)
+        return self._check_published(version)
+
+    def _check_published(self, version: int) -> dict[str, float]:
+        hosts, who = self.hosts, "rank" if self.colocated else "engine"
+        seconds, limit = self.config.trainer.stage_timeout, self.config.actor_rollout_ref.rollout.publish_gap_limit
+        assert limit is not None
+        try:
+            calls = [host.probe.remote(self.probes) for host in hosts]
+            answers = self.cluster.gather("publish", calls, seconds, who)
+        except WorkerLostError:
+            if self.colocated:
+                raise
+            self.engines_failed("an engine died when it was asked for a probe")
+            return self._check_published(version)  # of the new one
+        written = {f"{who} {number}": answer for number, answer in enumerate(answers)}
+
+        def differences(name: str) -> list[str] | None:
+            host = hosts[list(written).index(name)]
+            theirs = self.cluster.gather("publish", [host.engine_images.remote()], seconds, who)[0]
+            return tensors_that_differ(self._all("publish", "trainer_images"), theirs)
+
+        return check_published(version, written, self.probes, self.compute_log_prob, limit, differences)
+
+    def _send_weights(self, version: int) -> None:
+        if self.over_nccl:
+            if not self.joined:
+                address = self.cluster.gather("publish", [self.ranks[0].address.remote()], self.start_seconds)[0]
+                workers = self.config.actor_rollout_ref.rollout.tensor_model_parallel_size
+                self._all("publish", "join_engines", address, self.engines, workers)
+                self.joined = True
+            self._all("publish", "send_weights", version)
             return
         # The weights go from the first rank to the engines' nodes, not through this process.
         calls = [rank.whole_weights.options(num_returns=2).remote() for rank in self.ranks]
@@ -251,5 +308,12 @@ def _check(config: Config) -> None:
             "LoRA is trained in one process in this version: set trainer.backend=local, or train all weights with "
             "actor_rollout_ref.model.lora_rank=0"
         )
-    if config.actor_rollout_ref.rollout.name == "vllm":
-        raise ClusterError("vLLM is not part of this version yet: set actor_rollout_ref.rollout.name=local")
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.tensor_model_parallel_size > 1 and config.trainer.placement == "colocated":
+        raise ClusterError(
+            "with trainer.placement=colocated every training worker has an engine on its own GPU: set "
+            "actor_rollout_ref.rollout.tensor_model_parallel_size=1, or give engines several GPUs each with "
+            "trainer.placement=separate"
+        )
+    if rollout.name == "vllm":
+        require_vllm()

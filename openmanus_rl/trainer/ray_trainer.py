@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from openmanus_rl.agent.configured import make_sampling
 from openmanus_rl.agent.openmanus_agent import Episode
 from openmanus_rl.algorithms.kl import make_kl_controller
 from openmanus_rl.trainer import stages
+from openmanus_rl.trainer.async_rollout import AheadCollector, Collected, fresh_enough
 from openmanus_rl.trainer.credit import credit_of, samples_of
 
 if TYPE_CHECKING:
@@ -64,6 +66,11 @@ class RayPPOTrainer:
     step: int = 0
     kept: Sequence[Trajectory] = ()
     kl_control: FixedKLController | AdaptiveKLController = field(init=False)
+    version: int = 0
+    """Of the weights that were published last: the step that made them."""
+    ahead: AheadCollector | None = None
+    playing: threading.RLock = field(default_factory=threading.RLock)
+    """Held by whoever plays: with `async_rollout`, training and validation episodes have threads of their own."""
 
     def __post_init__(self) -> None:
         self.start_over()
@@ -80,10 +87,33 @@ class RayPPOTrainer:
         assert trainer.total_training_steps is not None
         if self.step == 0 and trainer.val_before_train:
             self.report(0, self.validate())
-        while self.step < trainer.total_training_steps and not self.should_stop():
+        if trainer.async_rollout.max_staleness:
+            self.collect_ahead(trainer.async_rollout.max_staleness)
+        try:
+            self._train_to(trainer.total_training_steps)
+        finally:
+            if self.ahead is not None:
+                self.ahead.close()
+                self.ahead = None
+
+    def collect_ahead(self, max_staleness: int) -> None:
+        """Play the episodes of the steps to come in a thread of their own."""
+        last = self.config.trainer.total_training_steps
+        assert last is not None
+        self.version = self.step
+        self.ahead = AheadCollector(self._collect_aside, self.step + 1, last, max_staleness, self.step)
+
+    def _may_run_ahead(self) -> None:
+        """The step is over: those who play for later ones may begin the next."""
+        if self.ahead is not None:
+            self.ahead.published(self.step)
+
+    def _train_to(self, last_step: int) -> None:
+        trainer = self.config.trainer
+        while self.step < last_step and not self.should_stop():
             self.step += 1
             metrics = self.train_step()
-            last = self.step == trainer.total_training_steps
+            last = self.step == last_step
             if _due(self.step, trainer.test_freq) or (last and trainer.test_freq > 0):
                 metrics |= self.validate()
             self.report(self.step, metrics)
@@ -97,6 +127,7 @@ class RayPPOTrainer:
             trajectories = self.collect(metrics)
         if not trajectories:
             metrics["skipped/empty_batch"] = 1.0
+            self._may_run_ahead()
             return metrics
         with clock("assemble"):
             batch = stages.make_batch(trajectories, self.config.algorithm, self.config.actor_rollout_ref.actor)
@@ -117,7 +148,9 @@ class RayPPOTrainer:
         with clock("update_actor"):
             metrics |= _named("actor", self.group.update_actor(batch, seed, rollout_logprobs))
         with clock("publish"):
-            self.group.publish_weights(self.step)
+            metrics |= self.group.publish_weights(self.step)
+        self.version = self.step
+        self._may_run_ahead()
         with clock("credit"):
             self.note_credit(batch)
         return metrics | clock.rates(batch)
@@ -125,7 +158,23 @@ class RayPPOTrainer:
     # --- stages -------------------------------------------------------------------------------------------
 
     def collect(self, metrics: dict[str, float]) -> list[Trajectory]:
-        """Play the step's episodes and score them; groups without spread are replaced if the config says so."""
+        """The step's episodes, scored: played now, or while the steps before were trained on."""
+        collected = self._collect(self.step, self.progress) if self.ahead is None else self.ahead.take(self.step)
+        metrics |= stages.rollout_metrics(collected.every)
+        self.kept = self.keep("step", self.step, collected.every)
+        if self.ahead is None:
+            return collected.kept
+        kept, ages = fresh_enough(collected.kept, self.version, self.ahead.max_staleness)
+        metrics |= ages
+        return kept
+
+    def _collect_aside(self, step: int, go_on: Callable[[], None]) -> Collected:
+        """Play a step's episodes in another thread, which `go_on` ends with the run."""
+        with self.playing:
+            return self._collect(step, lambda *_: go_on())
+
+    def _collect(self, step: int, progress: Callable[[str, int, int, str], None]) -> Collected:
+        """Play a step's episodes; groups without spread are replaced if the config says so."""
         config, filtering = self.config, self.config.algorithm.filter_groups
         rollout = config.actor_rollout_ref.rollout
         sampling = make_sampling(
@@ -141,27 +190,31 @@ class RayPPOTrainer:
             if missing <= 0:
                 break
             episodes = stages.plan_episodes(
-                self.tasks("train"), self.step, wanted if round_ == 0 else missing, config.env.rollout.n,
+                self.tasks("train"), step, wanted if round_ == 0 else missing, config.env.rollout.n,
                 config.trainer.seed, round_ * wanted,
             )  # fmt: skip
-            played = self.play("collect", episodes, sampling)
+            played = self.play("collect", episodes, sampling, progress)
             every += played
             useful = stages.usable(played)
             kept += stages.without_zero_spread(useful) if filtering.enable else useful
-        metrics |= stages.rollout_metrics(every)
-        self.kept = self.keep("step", self.step, every)
-        return kept
+        return Collected(step, kept, every)
 
-    def play(self, stage: str, episodes: list[Episode], sampling: SamplingParams) -> list[Trajectory]:
+    def play(
+        self,
+        stage: str,
+        episodes: list[Episode],
+        sampling: SamplingParams,
+        progress: Callable[[str, int, int, str], None],
+    ) -> list[Trajectory]:
         """Play episodes and score them, telling how far it is."""
         done = won = 0
 
         def finished(trajectory: Trajectory) -> None:
             nonlocal done, won
             done, won = done + 1, won + trajectory.won
-            self.progress(stage, done, len(episodes), f"{won} won")
+            progress(stage, done, len(episodes), f"{won} won")
 
-        self.progress(stage, 0, len(episodes), "")
+        progress(stage, 0, len(episodes), "")
         played = self.agent.run_llm_loop(episodes, sampling, finished)
         stages.check_failures(played, self.config.trainer.max_failure_rate)
         return stages.compose_rewards(played, self.composer)
@@ -179,7 +232,8 @@ class RayPPOTrainer:
         on &= batch.action_mask
         gap = stages.Gap.between(batch.old_logprobs[on], computed[on])
         metrics |= {"gap/mean": gap.mean, "gap/max": gap.largest, "gap/kl": gap.kl}
-        if gap.mean > BROKEN_MEAN:
+        # Samples of older weights differ for a good reason; then it is the probes of a publication that tell.
+        if gap.mean > BROKEN_MEAN and not metrics.get("async/staleness_max"):
             raise LogProbGapError(
                 f"step {self.step}: the engine's log-probs are {gap.mean:.3f} away from the trainer's on average "
                 f"(largest {gap.largest:.3f}): it samples from other weights or at another temperature"
@@ -210,6 +264,10 @@ class RayPPOTrainer:
 
     def validate(self) -> dict[str, float]:
         """Play the first tasks of both validation splits, greedily unless the config says otherwise."""
+        with self.playing:
+            return self._validate()
+
+    def _validate(self) -> dict[str, float]:
         config, seed = self.config, self.config.trainer.seed
         chosen = config.actor_rollout_ref.rollout.val_kwargs
         sampling = make_sampling(
@@ -226,7 +284,7 @@ class RayPPOTrainer:
                 Episode(task, f"{split}-{k}", f"{split}-{k}", split, seed, (seed, -1, number, k))
                 for k, task in enumerate(tasks)
             ]
-            played = self.play(f"validate on {split}", episodes, sampling)
+            played = self.play(f"validate on {split}", episodes, sampling, self.progress)
             every += played
             metrics |= _named(f"val/{split}", stages.rollout_metrics(played))
         metrics["time/validate"] = time.perf_counter() - start

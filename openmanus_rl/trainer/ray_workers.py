@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from openmanus_rl.rollout.engine_host import EngineHost
+from openmanus_rl.rollout.engine_host import EngineHost, HostClient
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from openmanus_rl.config.schema import Config
     from openmanus_rl.data.batch import Batch
     from openmanus_rl.rollout.engine import Completion, Engine, Request
+    from openmanus_rl.rollout.vllm_transfer import AskAll, EngineCalls
 
 T = TypeVar("T")
 
@@ -56,11 +58,26 @@ class ServesClients:
         assert self.host is not None
         self.host.cancel(client, request_ids)
 
+    def probe(self, requests: Sequence[Request]) -> list[Completion]:
+        """What the engine writes to the probes of a publication, whatever else it is writing."""
+        assert self.host is not None
+        return HostClient(self.host, "probe").generate(requests)
+
+    def engine_images(self) -> dict[str, NDArray[np.float32]] | None:
+        """Of the weights that the engine computes with."""
+        assert self.host is not None
+        return self.host.do(self.host.engine.weight_images)
+
     def forget(self) -> None:
         """Empty the engine's cache; episodes follow."""
         assert self.host is not None
         self.host.do(self.host.engine.wake)
         self.host.do(self.host.engine.forget)
+
+    def transfer(self, call: str, payload: Any) -> None:
+        """A call of vLLM's own transfer of weights, between two polls."""
+        host: Any = self.host
+        host.do(lambda: host.engine.transfer(call, payload))
 
     def pid(self) -> int:
         """The process, for whoever wants to look at it."""
@@ -69,22 +86,14 @@ class ServesClients:
 
 def make_engine(config: Config, path: str, tokenizer: Any, device: str) -> Engine:
     """The engine that a config describes, with weights of its own."""
-    from openmanus_rl.rollout.local_engine import LocalEngine
-    from openmanus_rl.workers.model import load_model
+    from openmanus_rl.trainer.engines import make_local, make_vllm
+    from openmanus_rl.workers.model import load_config
 
     rollout = config.actor_rollout_ref.rollout
     dtype = "float32" if device == "cpu" else config.actor_rollout_ref.model.dtype or "float32"
-    model = load_model(path, dtype, device)
-    for weight in model.parameters():
-        weight.requires_grad_(False)
-    return LocalEngine(
-        model,
-        tokenizer,
-        rollout.max_model_len,
-        rollout.kv_cache_gb,
-        rollout.max_num_seqs,
-        n_threads=rollout.n_threads or 1,
-    )
+    if rollout.name == "vllm":
+        return make_vllm(rollout, load_config(path), tokenizer, dtype, on_gpu=device != "cpu")
+    return make_local(rollout, path, tokenizer, dtype, device)
 
 
 class EngineWorker(ServesClients):
@@ -111,6 +120,8 @@ class TrainingRank(ServesClients):
         settle(folder)
         self.rank, self.config, self.path, self.tokenizer = rank, config, path, tokenizer
         self.device, self.serves = device, serves
+        self.calls: EngineCalls | None = None
+        self.sender: Any = None
 
     def address(self) -> str:
         """Where the others find rank 0."""
@@ -189,7 +200,55 @@ class TrainingRank(ServesClients):
         host = self.host
         assert host is not None
         host.do(host.engine.wake)
-        host.do(lambda: host.engine.load_weights(gathered(self.actor.model), version))
+        if self.config.actor_rollout_ref.rollout.weight_transfer == "ipc":
+            if self.calls is None:
+                self._make_sender("ipc", lambda call, payloads: self.transfer(call, payloads[0]), 1, 1)
+            self.send_weights(version)
+        else:
+            host.do(lambda: host.engine.load_weights(gathered(self.actor.model), version))
+
+    def join_engines(self, address: str, engines: Sequence[Any], workers: int) -> None:
+        """Connect with engines that have GPUs of their own; the first rank will send to them over NCCL."""
+        from openmanus_rl.trainer.ray_cluster import import_ray
+
+        ray = import_ray()
+
+        def ask_all(call: str, payloads: list[Any]) -> None:
+            ray.get([engine.transfer.remote(call, given) for engine, given in zip(engines, payloads, strict=True)])
+
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        self._make_sender("nccl", ask_all, len(engines), workers, host, int(port))
+
+    def _make_sender(
+        self, kind: Any, ask_all: AskAll, engines: int, workers: int, host: str = "", port: int = 0
+    ) -> None:
+        import torch
+
+        from openmanus_rl.rollout.vllm_transfer import EngineCalls, make_sender, weight_source
+        from openmanus_rl.workers.fsdp import gathered
+
+        model = self.actor.model
+        shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+        dtype = getattr(torch, self.config.actor_rollout_ref.model.dtype or "float32")
+
+        def pairs() -> Iterator[tuple[str, Tensor]]:
+            return ((name, weight.to(self.device)) for name, weight in gathered(model))
+
+        self.calls = EngineCalls(ask_all, engines, workers)
+        self.sender = make_sender(kind, self.rank, weight_source(shapes, pairs, dtype), self.calls, host, port)
+
+    def send_weights(self, version: int) -> None:
+        """Send the weights by vLLM's own transfer; all ranks gather."""
+        assert self.calls is not None
+        self.calls.version = version
+        self.sender.send_weights()
+
+    def trainer_images(self) -> dict[str, NDArray[np.float32]] | None:
+        """Of the policy's weights; all ranks gather, the first one tells."""
+        from openmanus_rl.rollout.weight_images import images
+        from openmanus_rl.workers.fsdp import gathered
+
+        return self._first(images(gathered(self.actor.model)))
 
     def whole_weights(self) -> tuple[dict[str, Tensor], bool]:
         """The policy's weights in full, and that they are there; all ranks gather, the first one has them."""

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.rollout.engine import Engine
+from openmanus_rl.rollout.routing import Homes
 from openmanus_rl.trainer.ray_cluster import import_ray
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class RemoteEngine(Engine):
         self.client, self.hosts, self.seconds = client, list(hosts), seconds
         self.max_sessions, self.max_model_len = max_sessions, max_model_len
         self.alive = list(range(len(self.hosts)))
-        self.homes: dict[str, int] = {}
+        self.homes = Homes()
         self.pending: dict[str, tuple[int, Request]] = {}
         self.calls: dict[Any, int] = {}
         self.lost: list[int] = []
@@ -58,13 +59,7 @@ class RemoteEngine(Engine):
     def _home(self, session: str) -> int:
         if not self.alive:
             raise EnginesLostError("all engines have died")
-        if self.homes.get(session) not in self.alive:
-            load = dict.fromkeys(self.alive, 0)
-            for host in self.homes.values():
-                if host in load:
-                    load[host] += 1
-            self.homes[session] = min(load, key=lambda host: (load[host], host))
-        return self.homes[session]
+        return self.homes.of(session, self.alive)
 
     def poll(self) -> list[Completion]:
         """Wait until any engine has finished something."""
@@ -110,7 +105,7 @@ class RemoteEngine(Engine):
 
     def release(self, session: str) -> None:
         """Tell the episode's engine that it is over."""
-        host = self.homes.pop(session, None)
+        host = self.homes.leave(session)
         if host in self.alive and host is not None:
             self.hosts[host].release.remote(self.client, [session])
 

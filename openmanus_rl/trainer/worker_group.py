@@ -72,8 +72,8 @@ class WorkerGroup(Protocol):
     def update_actor(self, batch: Batch, seed: tuple[int, ...], rollout_logprobs: Tensor | None) -> dict[str, float]:
         """Train the policy on a batch."""
 
-    def publish_weights(self, version: int) -> None:
-        """The engines sample from the new weights from now on."""
+    def publish_weights(self, version: int) -> dict[str, float]:
+        """The engines sample from the new weights from now on; how close they are to the trainer, as metrics."""
 
     def state_dict(self) -> Any:
         """Everything that the workers must not forget."""

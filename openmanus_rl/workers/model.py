@@ -35,6 +35,16 @@ def load_tokenizer(path: str) -> Any:
     return tokenizer
 
 
+def load_config(path: str) -> Any:
+    """The shape of a model, without its weights."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(**_source(path))
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{path}: its config cannot be loaded: {_first_line(error)}") from error
+
+
 def load_model(path: str, dtype: str = "float32", device: str = "cpu") -> torch.nn.Module:
     """A causal language model, in evaluation mode."""
     import torch

@@ -7,6 +7,7 @@ import pytest
 
 from openmanus_rl.cli.app import main
 
+VLLM = ["actor_rollout_ref.rollout.name=vllm"]
 GOOD = ["actor_rollout_ref.model.path=init:tiny", "env.env_name=Webshop"]
 
 
@@ -211,6 +212,60 @@ CASES = [
         "tensor parallelism over too few GPUs",
         ["trainer.n_gpus_per_node=2", "actor_rollout_ref.rollout.tensor_model_parallel_size=4"],
         ["tensor_model_parallel_size: 4 does not divide the 2 GPUs"],
+    ),
+    Case(
+        "servers of another engine",
+        ["actor_rollout_ref.rollout.n_servers=2"],
+        ["n_servers: servers are vLLM's: set actor_rollout_ref.rollout.name=vllm"],
+    ),
+    Case(
+        "servers here and elsewhere",
+        [
+            *VLLM,
+            "actor_rollout_ref.rollout.n_servers=2",
+            "actor_rollout_ref.rollout.server_urls=http://h:1",
+            "actor_rollout_ref.rollout.weights_dir=/w",
+        ],
+        ["drop one of n_servers and server_urls"],
+    ),
+    Case(
+        "servers elsewhere without a common folder",
+        [*VLLM, "actor_rollout_ref.rollout.server_urls=http://h:1"],
+        ["weights_dir: is needed with server_urls"],
+    ),
+    Case(
+        "servers on Ray",
+        [*VLLM, "actor_rollout_ref.rollout.n_servers=2", "trainer.backend=ray"],
+        ["on Ray, engines are placed by trainer.n_engines"],
+    ),
+    Case(
+        "NCCL without GPUs",
+        [*VLLM, "actor_rollout_ref.rollout.weight_transfer=nccl"],
+        ["weight_transfer: nccl needs GPUs"],
+    ),
+    Case(
+        "NCCL to an engine on the same GPU",
+        ["trainer.n_gpus_per_node=2", "actor_rollout_ref.rollout.weight_transfer=nccl"],
+        ["weight_transfer: nccl needs trainer.placement=separate"],
+    ),
+    Case(
+        "CUDA IPC between GPUs",
+        [
+            "trainer.n_gpus_per_node=2",
+            "trainer.placement=separate",
+            "actor_rollout_ref.rollout.weight_transfer=ipc",
+        ],
+        ["weight_transfer: ipc needs trainer.placement=colocated"],
+    ),
+    Case(
+        "ahead with weights that are being trained",
+        ["trainer.async_rollout.max_staleness=1"],
+        ["max_staleness: the engine samples from the very weights that are trained"],
+    ),
+    Case(
+        "ahead on the same devices",
+        ["trainer.async_rollout.max_staleness=1", "trainer.backend=ray"],
+        ["max_staleness: engines share the devices of the training workers: set trainer.placement=separate"],
     ),
     Case(
         "tensor parallelism without GPUs", ["actor_rollout_ref.rollout.tensor_model_parallel_size=2"], ["2 needs GPUs"]

@@ -45,16 +45,18 @@ def tokenizer(vocabulary: int = 320) -> Any:
     return wrapped
 
 
-def make_model(kind: str = "qwen2", vocabulary: int = 320, seed: int = 0, positions: int = 512) -> Any:
+def make_model(
+    kind: str = "qwen2", vocabulary: int = 320, seed: int = 0, positions: int = 512, heads: int = 4, tied: bool = True
+) -> Any:
     """A model with random weights, large enough that its distribution is far from uniform."""
     shape: dict[str, Any] = {
         "vocab_size": vocabulary, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3,
-        "num_attention_heads": 4, "max_position_embeddings": positions, "bos_token_id": 0, "eos_token_id": 2,
+        "num_attention_heads": heads, "max_position_embeddings": positions, "bos_token_id": 0, "eos_token_id": 2,
     }  # fmt: skip
     torch.manual_seed(seed)
     model: Any
     if kind == "qwen2":
-        model = Qwen2ForCausalLM(Qwen2Config(num_key_value_heads=2, tie_word_embeddings=True, **shape))
+        model = Qwen2ForCausalLM(Qwen2Config(num_key_value_heads=2, tie_word_embeddings=tied, **shape))
     elif kind == "llama":
         model = LlamaForCausalLM(LlamaConfig(num_key_value_heads=4, **shape))
     elif kind == "mistral":

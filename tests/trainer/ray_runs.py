@@ -14,6 +14,7 @@ from openmanus_rl.trainer.ray_cluster import import_ray
 from tests.trainer.runs import small_config
 
 TIMINGS = ("time/", "tokens_per_second/")
+ENGINES = ("publish/",)
 RAY = ("trainer.backend=ray", "trainer.stage_timeout=120")
 
 
@@ -38,9 +39,12 @@ def ray_run(folder: Path, *settings: str) -> None:
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
-    """The metrics of all steps, without those that time or the number of ranks decides."""
+    """The metrics of all steps, without those that time, the number of ranks or the kind of engine decides."""
     lines = read_metrics(folder / "run" / "metrics.jsonl")
-    return [{k: v for k, v in line.items() if not k.startswith(TIMINGS) and "imbalance" not in k} for line in lines]
+    return [
+        {k: v for k, v in line.items() if not k.startswith(TIMINGS + ENGINES) and "imbalance" not in k}
+        for line in lines
+    ]
 
 
 def tokens(folder: Path, step: int) -> list[list[list[int]]]:

@@ -8,11 +8,11 @@ from openmanus_rl.config.schema import Config
 from tests.rollout.models import make_model, tokenizer
 
 
-def model_dir(folder: Path) -> Path:
+def model_dir(folder: Path, **shape: Any) -> Path:
     """A tiny model in Hugging Face layout."""
     path = folder / "model"
     if not path.exists():
-        make_model(positions=1024).save_pretrained(path)
+        make_model(positions=1024, **shape).save_pretrained(path)
         tokenizer().save_pretrained(path)
     return path
 

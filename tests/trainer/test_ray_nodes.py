@@ -32,13 +32,14 @@ def test_a_node_that_leaves(
     strikes = []
     publish = RayWorkerGroup.publish_weights
 
-    def published(group: RayWorkerGroup, version: int) -> None:
-        publish(group, version)
+    def published(group: RayWorkerGroup, version: int) -> dict[str, float]:
+        metrics = publish(group, version)
         if version == 1 and not strikes:
             strikes.append(version)
             left = next(iter(nodes.worker_nodes))
             nodes.add_node(num_cpus=1)  # another one comes
             nodes.remove_node(left, allow_graceful=False)
+        return metrics
 
     monkeypatch.setattr(RayWorkerGroup, "publish_weights", published)
     ray_run(

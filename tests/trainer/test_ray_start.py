@@ -6,6 +6,7 @@ import pytest
 
 from openmanus_rl.trainer import main_ppo, run
 from openmanus_rl.trainer.ray_cluster import Cluster, ClusterError, gpu_fault
+from openmanus_rl.trainer.ray_group import RayWorkerGroup
 from tests.trainer.ray_runs import RAY, same_weights, tokens, told
 from tests.trainer.runs import small_config
 
@@ -61,9 +62,15 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
 
 
 def test_what_is_not_trained_on_ray_says_so(tmp_path: Path) -> None:
-    for setting, word in (("model.lora_rank=4", "LoRA"), ("rollout.name=vllm", "vLLM")):
-        with pytest.raises(ClusterError, match=word):
-            run.train(small_config(tmp_path, *RAY, f"actor_rollout_ref.{setting}"))
+    with pytest.raises(ClusterError, match="LoRA"):
+        run.train(small_config(tmp_path, *RAY, "actor_rollout_ref.model.lora_rank=4"))
+
+
+def test_an_engine_on_several_gpus_needs_its_own(tmp_path: Path) -> None:
+    gpus = ("trainer.n_gpus_per_node=2", "actor_rollout_ref.rollout.tensor_model_parallel_size=2")
+    config = small_config(tmp_path, *gpus)
+    with pytest.raises(ClusterError, match="give engines several GPUs"):
+        RayWorkerGroup(config, str(tmp_path / "model"), None, print)
 
 
 def test_a_missing_extra_is_named(

@@ -50,9 +50,9 @@ test_idle = contract.test_generate_needs_an_idle_engine
 def test_episodes_are_spread_and_stay(make: Callable[[], Any]) -> None:
     client = make()
     client.generate([contract.ask(f"e{k}") for k in range(6)])
-    homes = dict(client.homes)
+    homes = dict(client.homes.of_session)
     assert sorted(homes.values()) == [0, 0, 0, 1, 1, 1]
     client.generate([contract.ask(f"e{k}", "Find the key. more") for k in range(6)])
-    assert client.homes == homes
+    assert client.homes.of_session == homes
     client.release("e0")
-    assert "e0" not in client.homes
+    assert "e0" not in client.homes.of_session

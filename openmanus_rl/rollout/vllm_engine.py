@@ -1,0 +1,320 @@
+"""vLLM on this machine, as an engine of the protocol.
+
+    engine = VllmEngine(settings, tokenizer)
+    engine.load_weights(model.named_parameters(), version=0)     # before that it holds random numbers
+    engine.generate([Request("a", prompt_ids, sampling, address=(0, 3, 1, 0, 2))])
+
+Tokens in, tokens out. vLLM schedules, batches and keeps prefixes; the seed of a request comes from its address. Its
+workers are processes of their own, and weights reach them through a file in shared memory.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from openmanus_rl.rollout.engine import Completion, Engine, failed
+from openmanus_rl.rollout.noise import key_of
+from openmanus_rl.rollout.vllm_settings import environment, require_vllm
+from openmanus_rl.rollout.weights_file import WeightsError, listed, written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from tempfile import TemporaryDirectory
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from openmanus_rl.rollout.engine import Request, SamplingParams
+    from openmanus_rl.rollout.stopping import Decoder
+    from openmanus_rl.rollout.vllm_settings import VllmSettings
+
+# Blocks of requests that have just ended are given back a moment later.
+EMPTYING_TRIES, EMPTYING_PAUSE = 100, 0.02
+# How often it is looked whether vLLM's processes are there.
+DEATH_PAUSE = 0.5
+
+
+class EngineDiedError(Exception):
+    """vLLM's processes are gone."""
+
+
+class VllmEngine(Engine):
+    """One vLLM engine; `tokenizer` is the trainer's, so that text is read the same everywhere.
+
+    `belongings` is a folder that goes with it.
+    """
+
+    def __init__(
+        self,
+        settings: VllmSettings,
+        tokenizer: Decoder | None = None,
+        belongings: TemporaryDirectory[str] | None = None,
+    ) -> None:
+        require_vllm()
+        super().__init__()
+        self.settings, self.tokenizer, self.belongings = settings, tokenizer, belongings
+        self.max_model_len: int = settings.max_model_len
+        self.max_sessions = settings.max_num_seqs
+        self.requests: dict[str, Request] = {}
+        self.errors: list[Completion] = []
+        self.names: frozenset[str] = frozenset()
+        self.asleep = False
+        self.llm = self._start()
+
+    def _start(self) -> Any:
+        with environment(self.settings.environment()), shielded_from_ctrl_c():
+            from vllm.engine.arg_utils import EngineArgs
+            from vllm.v1.engine.llm_engine import LLMEngine
+
+            arguments = EngineArgs(model=self.settings.folder, disable_log_stats=True, **self.settings.arguments())
+            llm = LLMEngine.from_engine_args(arguments)
+        threading.Thread(target=tell_of_death, args=(llm.engine_core,), name="vLLM's death", daemon=True).start()
+        return llm
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Hand requests to vLLM; one that cannot fit is given back as an error by the next poll."""
+        for request in requests:
+            room = self.max_model_len - len(request.prompt_ids)
+            if not len(request.prompt_ids):
+                self.errors.append(failed(request, "the prompt has no token ids", self.weights_version))
+            elif room < 1:
+                reason = f"a prompt of {len(request.prompt_ids)} tokens leaves no room in {self.max_model_len}"
+                self.errors.append(failed(request, reason, self.weights_version))
+            else:
+                self._add(request, min(request.sampling.max_tokens, room))
+
+    def _add(self, request: Request, limit: int) -> None:
+        from vllm.inputs.engine import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.sampling_params import SamplingParams as VllmSamplingParams
+
+        params = VllmSamplingParams(
+            **sampling_arguments(request.sampling, request.address, limit), output_kind=RequestOutputKind.FINAL_ONLY
+        )
+        with told_if_dead():
+            self.llm.add_request(request.request_id, tokens_input(request.prompt_ids.tolist()), params)
+        self.requests[request.request_id] = request
+
+    @property
+    def in_flight(self) -> int:
+        """Requests submitted and not yet given back."""
+        return len(self.requests) + len(self.errors)
+
+    def poll(self) -> list[Completion]:
+        """Wait until vLLM has finished a response."""
+        finished, self.errors = self.errors, []
+        start = time.perf_counter()
+        while not finished and self.requests:
+            with told_if_dead():
+                outputs = self.llm.step()
+            finished = [self._completion(output) for output in outputs if output.finished]
+        self.stats.seconds += time.perf_counter() - start
+        return finished
+
+    def _completion(self, output: Any) -> Completion:
+        request, written = self.requests.pop(output.request_id), output.outputs[0]
+        tokens = list(written.token_ids)
+        logprobs = [places[token].logprob for token, places in zip(tokens, written.logprobs or [], strict=True)]
+        versions = [span.version for span in written.weight_versions or ()]
+        self.stats.reused += output.num_cached_tokens or 0
+        self.stats.needed += len(request.prompt_ids) - (output.num_cached_tokens or 0) + len(tokens)
+        self.stats.sampled += len(tokens)
+        return make_completion(
+            request, tokens, logprobs, written.finish_reason, versions, self.weights_version, self.tokenizer
+        )
+
+    def cancel(self, request_ids: Sequence[str]) -> None:
+        """Forget requests in flight."""
+        gone = [name for name in request_ids if self.requests.pop(name, None) is not None]
+        if gone:
+            with told_if_dead():
+                self.llm.abort_request(gone)
+        self.errors = [error for error in self.errors if error.request_id not in request_ids]
+
+    def forget(self) -> None:
+        """Empty the prefix cache."""
+        for _ in range(EMPTYING_TRIES):
+            with told_if_dead():
+                if self.llm.reset_prefix_cache():
+                    return
+            time.sleep(EMPTYING_PAUSE)
+        raise RuntimeError("vLLM did not empty its prefix cache; are requests still in flight?")
+
+    # --- weights ----------------------------------------------------------------------------------------------
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Pause, take the weights over, drop what was computed with the old ones, go on.
+
+        What is being written goes on under the new weights; its completion carries the older version.
+        """
+        with told_if_dead(), self._paused(), written(weights, getattr(torch, self.settings.dtype)) as file:
+            answers = self.llm.collective_rpc("published_file", args=(str(file.path),))
+            for answer in answers:
+                file.check(answer["sums"], "vLLM")
+            self._check_complete(frozenset(file.sums), answers)
+            self.weights_changed(version)
+
+    def transfer(self, call: str, payload: Any) -> None:
+        """One call of vLLM's own transfer of weights (see `vllm_transfer`)."""
+        core, rpc = self.llm.engine_core, self.llm.collective_rpc
+        with told_if_dead():
+            if call == "init":
+                rpc("init_weight_transfer_engine", kwargs={"init_info": payload})
+            elif call == "start":
+                core.call_utility("pause_scheduler", "keep", False)
+                rpc("start_weight_update")
+            elif call == "update":
+                rpc("update_weights", kwargs={"update_info": payload})
+            else:
+                rpc("finish_weight_update")
+                self.weights_changed(payload)
+                core.call_utility("resume_scheduler")
+
+    def _check_complete(self, names: frozenset[str], answers: list[dict[str, Any]]) -> None:
+        """A weight for which nothing came would be an old one, or a random one."""
+        missing = sorted({name for answer in answers for name in answer["missing"]} | (self.names - names))
+        if missing:
+            raise WeightsError(f"no new weights came for {listed(missing)}")
+        self.names = names
+
+    def weights_changed(self, version: int) -> None:
+        """vLLM's workers have new weights: what was computed with the old ones is dropped."""
+        if not self.llm.reset_prefix_cache(reset_running_requests=True):
+            raise WeightsError("vLLM kept what it had computed with the weights before")
+        self.llm.set_weight_version(str(version))
+        self.weights_version = version
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        """No token is drawn within the block; what is being written is kept."""
+        core = self.llm.engine_core
+        core.call_utility("pause_scheduler", "keep", False)
+        try:
+            yield
+        finally:
+            core.call_utility("resume_scheduler")
+
+    def weight_images(self) -> dict[str, NDArray[np.float32]] | None:
+        """Of the weights as vLLM computes with them; None where it holds them in pieces."""
+        if self.settings.tensor_parallel_size > 1:
+            return None
+        [found] = self.llm.collective_rpc("published_images")
+        return {name: np.array(values, np.float32) for name, values in found.items()}
+
+    # --- the device -------------------------------------------------------------------------------------------
+
+    def sleep(self) -> None:
+        """Weights to main memory, cache dropped. On a CPU there is nowhere to go."""
+        if self.settings.on_gpu and not self.asleep:
+            self.llm.sleep(level=1)
+            self.asleep = True
+
+    def wake(self) -> None:
+        """Back to the device."""
+        if self.asleep:
+            self.llm.wake_up()
+            self.asleep = False
+
+    def close(self) -> None:
+        """End vLLM's processes."""
+        self.requests.clear()
+        self.llm.engine_core.shutdown()
+        if self.belongings is not None:
+            self.belongings.cleanup()
+
+
+def sampling_arguments(sampling: SamplingParams, address: Sequence[int], limit: int) -> dict[str, Any]:
+    """What vLLM is asked for: the sampled token's log-prob, and an end where ours is.
+
+    >>> from openmanus_rl.rollout.engine import SamplingParams
+    >>> found = sampling_arguments(SamplingParams(max_tokens=8, stop=("</action>",)), (0, 1), 4)
+    >>> found["max_tokens"], found["detokenize"], found["ignore_eos"], found["logprobs"]
+    (4, True, True, 0)
+    """
+    return {
+        "max_tokens": limit,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        # 63 bits: vLLM keeps seeds as signed numbers.
+        "seed": key_of(address) >> 1,
+        "stop": list(sampling.stop),
+        "stop_token_ids": list(sampling.stop_token_ids),
+        # Only what was asked for ends a response; the model's own end is among the stop tokens if it should.
+        "ignore_eos": True,
+        "logprobs": 0,
+        # vLLM looks for stop strings in its text. The text itself is made from the ids, by our tokenizer.
+        "detokenize": bool(sampling.stop),
+        "skip_special_tokens": False,
+        "include_stop_str_in_output": True,
+    }
+
+
+def make_completion(
+    request: Request,
+    tokens: list[int],
+    logprobs: list[float],
+    finish_reason: str | None,
+    versions: Iterable[str],
+    version: int,
+    tokenizer: Decoder | None,
+) -> Completion:
+    """What vLLM gave, in our words. A response that was begun under older weights carries their version."""
+    oldest = min((int(found) for found in versions if found.isdecimal()), default=version)
+    if finish_reason not in ("stop", "length") or not tokens:
+        return failed(request, f"vLLM ended the response with {finish_reason!r}", oldest)
+    if not np.isfinite(logprobs).all():
+        worst = next(value for value in logprobs if not np.isfinite(value))
+        reason = f"the model gave a log-prob of {worst}: its weights or activations are not finite"
+        return failed(request, reason, oldest)
+    text = "" if tokenizer is None else tokenizer.decode(tokens, skip_special_tokens=True)
+    return Completion(
+        request.request_id,
+        np.array(tokens, np.int32),
+        np.minimum(np.array(logprobs, np.float32), 0.0),
+        "stop" if finish_reason == "stop" else "length",
+        text,
+        oldest,
+    )
+
+
+def tell_of_death(core: Any) -> None:
+    """Wake those who wait for an answer of processes that were killed: vLLM notices it, but lets them wait."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    while not core.resources.engine_dead:
+        time.sleep(DEATH_PAUSE)
+    core.outputs_queue.put_nowait(EngineDeadError())
+    for future in list(core.utility_results.values()):
+        if not future.done():
+            future.set_exception(EngineDeadError())
+
+
+@contextmanager
+def told_if_dead() -> Iterator[None]:
+    """vLLM's way of saying that its processes are gone, as ours."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    try:
+        yield
+    except EngineDeadError as error:
+        raise EngineDiedError(f"vLLM's processes have died: {error}") from error
+
+
+@contextmanager
+def shielded_from_ctrl_c() -> Iterator[None]:
+    """Processes that are started within the block do not hear Ctrl-C: the run finishes its step, with its engine."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
