@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from openmanus_rl.rollout.engine import Completion, Engine, failed
+from openmanus_rl.rollout.engine import Completion, Engine, Progress, failed
 from openmanus_rl.rollout.noise import key_of
 from openmanus_rl.rollout.vllm_settings import environment, require_vllm
 from openmanus_rl.rollout.weights_file import WeightsError, listed, written
@@ -48,7 +48,8 @@ class EngineDiedError(Exception):
 class VllmEngine(Engine):
     """One vLLM engine; `tokenizer` is the trainer's, so that text is read the same everywhere.
 
-    `belongings` is a folder that goes with it.
+    `belongings` is a folder that goes with it. With `read_along`, `advance` tells of every token as it is written, which
+    costs vLLM a message a step; without, of whole responses.
     """
 
     def __init__(
@@ -56,10 +57,13 @@ class VllmEngine(Engine):
         settings: VllmSettings,
         tokenizer: Decoder | None = None,
         belongings: TemporaryDirectory[str] | None = None,
+        read_along: bool = False,
     ) -> None:
         require_vllm()
         super().__init__()
         self.settings, self.tokenizer, self.belongings = settings, tokenizer, belongings
+        self.read_along = read_along
+        self.told: dict[str, int] = {}
         self.max_model_len: int = settings.max_model_len
         self.max_sessions = settings.max_num_seqs
         self.requests: dict[str, Request] = {}
@@ -97,9 +101,8 @@ class VllmEngine(Engine):
         from vllm.sampling_params import RequestOutputKind
         from vllm.sampling_params import SamplingParams as VllmSamplingParams
 
-        params = VllmSamplingParams(
-            **sampling_arguments(request.sampling, request.address, limit), output_kind=RequestOutputKind.FINAL_ONLY
-        )
+        kind = RequestOutputKind.CUMULATIVE if self.read_along else RequestOutputKind.FINAL_ONLY
+        params = VllmSamplingParams(**sampling_arguments(request.sampling, request.address, limit), output_kind=kind)
         with told_if_dead():
             self.llm.add_request(request.request_id, tokens_input(request.prompt_ids.tolist()), params)
         self.requests[request.request_id] = request
@@ -120,6 +123,31 @@ class VllmEngine(Engine):
         self.stats.seconds += time.perf_counter() - start
         return finished
 
+    def advance(self) -> tuple[list[Progress], list[Completion]]:
+        """One step of vLLM, so that requests which come meanwhile join the others at the next."""
+        finished, self.errors = self.errors, []
+        if finished or not self.requests:
+            return [], finished
+        start = time.perf_counter()
+        with told_if_dead():
+            outputs = self.llm.step()
+        written = [self._piece(output) for output in outputs]
+        finished = [self._completion(output) for output in outputs if output.finished]
+        self.stats.seconds += time.perf_counter() - start
+        failures = {completion.request_id for completion in finished if completion.error}
+        return [piece for piece in written if piece.token_ids and piece.request_id not in failures], finished
+
+    def _piece(self, output: Any) -> Progress:
+        """What was written since the last piece."""
+        request_id, written = output.request_id, output.outputs[0]
+        start = self.told.pop(request_id, 0)
+        tokens = list(written.token_ids)[start:]
+        places = list(written.logprobs or [])[start:]
+        if not output.finished:
+            self.told[request_id] = start + len(tokens)
+        logprobs = [min(place[token].logprob, 0.0) for token, place in zip(tokens, places, strict=True)]
+        return Progress(request_id, tokens, logprobs)
+
     def _completion(self, output: Any) -> Completion:
         request, written = self.requests.pop(output.request_id), output.outputs[0]
         tokens = list(written.token_ids)
@@ -135,6 +163,8 @@ class VllmEngine(Engine):
     def cancel(self, request_ids: Sequence[str]) -> None:
         """Forget requests in flight."""
         gone = [name for name in request_ids if self.requests.pop(name, None) is not None]
+        for name in gone:
+            self.told.pop(name, None)
         if gone:
             with told_if_dead():
                 self.llm.abort_request(gone)

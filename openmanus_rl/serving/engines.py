@@ -5,8 +5,10 @@ An engine of another kind needs one line in `ENGINES` and a function that opens 
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,8 +60,34 @@ def open_local(path: str, tokenizer: Any, settings: EngineSettings) -> Engine:
     )
 
 
-ENGINES: dict[str, Callable[[str, Any, EngineSettings], Engine]] = {"local": open_local}
+def open_vllm(path: str, tokenizer: Any, settings: EngineSettings) -> Engine:
+    """The model in vLLM, whose processes belong to this one. Its weights are read here and published as a trainer's."""
+    from openmanus_rl.rollout.vllm_engine import VllmEngine
+    from openmanus_rl.rollout.vllm_settings import VllmSettings, write_model_folder
+    from openmanus_rl.workers.model import load_model
+
+    model = load_model(path, settings.dtype, "cpu")
+    context = settings.max_model_len or int(model.config.max_position_embeddings)
+    belongings = tempfile.TemporaryDirectory(prefix="openmanus-rl-vllm-")
+    try:
+        folder = write_model_folder(model.config, tokenizer, Path(belongings.name) / "model")
+        on_gpu = settings.device == "cuda"
+        chosen = VllmSettings(
+            folder, context, settings.dtype, settings.max_num_seqs, settings.kv_cache_gb, GPU_SHARE,
+            enforce_eager=not on_gpu, n_threads=settings.n_threads, on_gpu=on_gpu,
+        )  # fmt: skip
+        engine = VllmEngine(chosen, tokenizer, belongings, read_along=True)
+        engine.load_weights(model.named_parameters(), version=0)
+    except BaseException:
+        belongings.cleanup()
+        raise
+    return engine
+
+
+ENGINES: dict[str, Callable[[str, Any, EngineSettings], Engine]] = {"local": open_local, "vllm": open_vllm}
 PACKAGES = {"vllm": "vllm"}
+# Of a GPU that nothing else uses; as vLLM's own server has it.
+GPU_SHARE = 0.9
 
 
 def open_engine(name: str, path: str, tokenizer: Any, settings: EngineSettings) -> Engine:
