@@ -24,8 +24,8 @@ def view(
 ) -> None:
     """Look at runs in the browser: curves, health, every token's credit; live while they are going on."""
     from openmanus_rl.cli.flags import mistakes
-    from openmanus_rl.environments.remote.server import is_loopback
     from openmanus_rl.viewer.server import open_runs, serve
+    from openmanus_rl.web.requests import is_loopback
 
     if not is_loopback(host):
         print(f"warning: whoever reaches {host} can read these runs; there is no password", file=sys.stderr)

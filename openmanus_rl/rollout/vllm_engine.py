@@ -48,8 +48,8 @@ class EngineDiedError(Exception):
 class VllmEngine(Engine):
     """One vLLM engine; `tokenizer` is the trainer's, so that text is read the same everywhere.
 
-    `belongings` is a folder that goes with it. With `read_along`, `advance` tells of every token as it is written, which
-    costs vLLM a message a step; without, of whole responses.
+    `belongings` is a folder that goes with it. With `read_along`, `advance` tells of every token as it is written,
+    which costs vLLM a message a step; without, of whole responses.
     """
 
     def __init__(

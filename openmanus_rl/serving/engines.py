@@ -66,7 +66,7 @@ def open_vllm(path: str, tokenizer: Any, settings: EngineSettings) -> Engine:
     from openmanus_rl.rollout.vllm_settings import VllmSettings, write_model_folder
     from openmanus_rl.workers.model import load_model
 
-    model = load_model(path, settings.dtype, "cpu")
+    model: Any = load_model(path, settings.dtype, "cpu")
     context = settings.max_model_len or int(model.config.max_position_embeddings)
     belongings = tempfile.TemporaryDirectory(prefix="openmanus-rl-vllm-")
     try:

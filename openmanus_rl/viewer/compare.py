@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.config.resolved import as_flow
 from openmanus_rl.tracking import history
-from openmanus_rl.viewer.overview import rate_values, summary, thinned, without_folders
+from openmanus_rl.tracking.record import without_folders
+from openmanus_rl.viewer.overview import rate_values, summary, thinned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 from typing import TYPE_CHECKING
 
-import uvicorn
-
-from openmanus_rl.environments.remote.server import is_loopback, listen
 from openmanus_rl.viewer.app import LOOPBACK, make_app
 from openmanus_rl.viewer.references import find_references
 from openmanus_rl.viewer.run_files import RunFiles, is_run
+from openmanus_rl.web.requests import is_loopback
+from openmanus_rl.web.server import Server, listen
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from types import FrameType
 
-GRACE_SECONDS = 2
+    from fastapi import FastAPI
+
+KEEP_ALIVE_SECONDS, GRACE_SECONDS = 5.0, 2.0
 
 
 def open_runs(paths: Sequence[Path], folder: Path) -> list[RunFiles]:
@@ -39,13 +38,9 @@ def serve(
     """Serve the page until SIGINT or SIGTERM; OSError where it cannot listen. `ready` is told the address."""
     with listen(host, port) as listening:
         hosts = LOOPBACK if is_loopback(host) else ["*"]
-        config = uvicorn.Config(
-            make_app(runs, hosts), log_level="warning", access_log=False, lifespan="off", ws="none",
-            proxy_headers=False, server_header=False, timeout_graceful_shutdown=GRACE_SECONDS,
-        )  # fmt: skip
         if references:
             threading.Thread(target=_play_references, args=(runs,), daemon=True).start()
-        _Server(config, listening, ready).run(sockets=[listening])
+        _Server(make_app(runs, hosts), listening, ready).run(sockets=[listening])
 
 
 def _play_references(runs: Sequence[RunFiles]) -> None:
@@ -56,21 +51,13 @@ def _play_references(runs: Sequence[RunFiles]) -> None:
                 find_references(run.path, run.config)
 
 
-class _Server(uvicorn.Server):
-    """uvicorn, saying where it listens, and ending with exit code 0 when told to end."""
+class _Server(Server):
+    """Has a say when it is ready: the page may be opened."""
 
-    def __init__(self, config: uvicorn.Config, listening: socket.socket, ready: Callable[[str], None]) -> None:
-        super().__init__(config)
-        self._listening, self._ready = listening, ready
+    def __init__(self, app: FastAPI, listening: socket.socket, ready: Callable[[str], None]) -> None:
+        super().__init__(app, listening, "", KEEP_ALIVE_SECONDS, GRACE_SECONDS)
+        self._ready = ready
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then say so: whoever is told can connect."""
-        await super().startup(sockets)
-        host, port = self._listening.getsockname()[:2]
-        self._ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Like uvicorn's, which also raises the signal again in the end: a server told to end has not failed."""
-        del frame
-        self.force_exit = self.should_exit and sig == signal.SIGINT
-        self.should_exit = True
+    def ready(self, url: str) -> None:
+        """Tell whoever waits for it."""
+        self._ready(url)

@@ -66,7 +66,11 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then say so."""
         await super().startup(sockets)
-        print(f"{self.greeting} on {address(self.listening)}", flush=True)
+        self.ready(address(self.listening))
+
+    def ready(self, url: str) -> None:
+        """Requests are answered from now on."""
+        print(f"{self.greeting} on {url}", flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Like uvicorn's, which also raises the signal again in the end: a server told to end has not failed."""
