@@ -13,8 +13,8 @@ def find_subject(given: str) -> "tuple[Subject, Path | None]":
     from openmanus_rl.config.models import exists, local_path
     from openmanus_rl.config.problems import ConfigError, Problem
     from openmanus_rl.evaluation.report import Subject
+    from openmanus_rl.tracking.record import is_run
     from openmanus_rl.trainer.checkpoint import best_or_last, step_of
-    from openmanus_rl.trainer.runs import is_run
 
     path = local_path(given)
     if not exists(path) or not path.is_dir():

@@ -105,6 +105,25 @@ def is_running(run_dir: Path) -> bool:
     return False
 
 
+def is_run(path: Path) -> bool:
+    """Whether a directory is a run's rather than a model's."""
+    return (path / "config.yaml").is_file() and not (path / "config.json").exists()
+
+
+def status_of(path: Path, record: dict[str, Any] | None, step: int, steps: int | None) -> Status | None:
+    """How a run stands after so many steps of so many; None if that cannot be told."""
+    if is_running(path):
+        return "running"
+    if record is not None and record["status"] in ("finished", "interrupted", "failed"):
+        status: Status = record["status"]
+        return status
+    if record is not None:
+        return "interrupted"  # it was running, and nobody holds it: killed
+    if steps is None:
+        return None
+    return "finished" if step >= steps else "interrupted"
+
+
 def machine() -> dict[str, str]:
     """What the numbers were made on, without a name or a path."""
     return {"cores": str(os.cpu_count()), "system": f"{platform.system()} {platform.machine()}"}

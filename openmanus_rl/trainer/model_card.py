@@ -9,8 +9,8 @@ import yaml
 from openmanus_rl.config.models import INIT_PREFIX, exists, is_hub_name, local_path
 from openmanus_rl.tracking import history
 from openmanus_rl.tracking.metrics_file import read_metrics
-from openmanus_rl.tracking.record import read_record, without_folders
-from openmanus_rl.trainer.runs import is_run, recipe_of
+from openmanus_rl.tracking.record import is_run, read_record, without_folders
+from openmanus_rl.trainer.runs import recipe_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

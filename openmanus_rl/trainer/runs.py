@@ -13,7 +13,7 @@ import yaml
 
 from openmanus_rl.tracking import history
 from openmanus_rl.tracking.metrics_file import read_metrics
-from openmanus_rl.tracking.record import is_running, read_record
+from openmanus_rl.tracking.record import is_run, read_record, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,11 +42,6 @@ class RunSummary:
     note: str = ""
 
 
-def is_run(path: Path) -> bool:
-    """Whether a directory is a run's rather than a model's."""
-    return (path / "config.yaml").is_file() and not (path / "config.json").exists()
-
-
 def find_runs(root: Path) -> Iterator[Path]:
     """The run directories in a directory, or itself; nothing is looked for inside a run."""
     for folder, inner, _ in os.walk(root):
@@ -69,7 +64,7 @@ def summarise_run(path: Path) -> RunSummary:
     best = history.best_validation(lines)
     return RunSummary(
         path=path,
-        status=_status(path, record, step, steps),
+        status=status_of(path, record, step, steps),
         step=step,
         steps=steps,
         best=None if best is None else history.validation_rate(best),
@@ -91,19 +86,6 @@ def recipe_of(command: str) -> str | None:
     """
     words = shlex.split(command)
     return words[words.index("--recipe") + 1] if "--recipe" in words[:-1] else None
-
-
-def _status(path: Path, record: dict[str, Any] | None, step: int, steps: int | None) -> Status | None:
-    if is_running(path):
-        return "running"
-    if record is not None and record["status"] in ("finished", "interrupted", "failed"):
-        status: Status = record["status"]
-        return status
-    if record is not None:
-        return "interrupted"  # it was running, and nobody holds it: killed
-    if steps is None:
-        return None
-    return "finished" if step >= steps else "interrupted"
 
 
 def _failure(record: dict[str, Any] | None) -> list[str]:

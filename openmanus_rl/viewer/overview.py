@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.config.changes import changed_keys
 from openmanus_rl.tracking import history
-from openmanus_rl.tracking.record import without_folders
+from openmanus_rl.tracking.record import read_record, status_of, without_folders
 from openmanus_rl.viewer.health import health
 from openmanus_rl.viewer.references import read_references
-from openmanus_rl.viewer.run_files import stamp_of
 
 if TYPE_CHECKING:
     from openmanus_rl.data.rate import Rate
@@ -72,18 +70,15 @@ def summary(run: RunFiles) -> dict[str, Any]:
         "seed": run.setting("trainer.seed", 0),
         "step": step,
         "total": total,
-        "status": _status(run, lines, step, total),
+        "status": _status(run, step, total),
     }
 
 
-def _status(run: RunFiles, lines: list[Line], step: int, total: float | None) -> str:
-    """`finished`, `running` as long as it writes, else `stopped`."""
+def _status(run: RunFiles, step: int, total: float | None) -> str | None:
+    """How the run stands. Its last report is written while it still holds its directory: then the steps tell."""
     if total is not None and step >= total:
         return "finished"
-    changed = stamp_of(run.path / "metrics.jsonl")[0] or stamp_of(run.path / "config.yaml")[0]
-    longest = max((line.get("time/step") or 0.0 for line in lines[-5:]), default=0.0)
-    # A step may take longer than the last ones did, and a validation comes on top of it.
-    return "running" if time.time() - changed / 1e9 < max(300.0, 4 * longest) else "stopped"
+    return status_of(run.path, read_record(run.path), step, None if total is None else int(total))
 
 
 def success_curves(lines: list[Line]) -> list[dict[str, Any]]:

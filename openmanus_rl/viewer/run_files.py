@@ -17,7 +17,7 @@ from openmanus_rl.config.problems import ConfigError
 from openmanus_rl.data import credit as credit_lines
 from openmanus_rl.data import jsonl
 from openmanus_rl.tracking.metrics_file import read_metrics
-from openmanus_rl.tracking.record import read_record
+from openmanus_rl.tracking.record import is_run, read_record
 from openmanus_rl.tracking.trajectories import NAME, credit_path, files_of
 
 if TYPE_CHECKING:
@@ -44,11 +44,6 @@ class EpisodeFile:
     offsets: list[int] = field(default_factory=list)
     actions: list[tuple[str, ...]] = field(default_factory=list)
     unreadable: int = 0
-
-
-def is_run(path: Path) -> bool:
-    """Whether a directory is one that training made."""
-    return (path / "config.yaml").is_file() and not (path / "config.json").exists()
 
 
 class RunFiles:

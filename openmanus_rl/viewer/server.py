@@ -6,9 +6,10 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
+from openmanus_rl.tracking.record import is_run
 from openmanus_rl.viewer.app import LOOPBACK, make_app
 from openmanus_rl.viewer.references import find_references
-from openmanus_rl.viewer.run_files import RunFiles, is_run
+from openmanus_rl.viewer.run_files import RunFiles
 from openmanus_rl.web.requests import is_loopback
 from openmanus_rl.web.server import Server, listen
 

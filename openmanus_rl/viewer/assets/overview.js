@@ -22,7 +22,7 @@ export function drawOverview(run) {
 }
 
 export function statusChip(run) {
-  const shown = { running: "live", finished: "finished", stopped: "stopped" }[run.status] ?? run.status;
+  const shown = run.status === "running" ? "live" : run.status ?? "unknown";
   return el("span", { class: `chip ${run.status}` }, el("i", { class: "dot", "aria-hidden": "true" }), shown);
 }
 
