@@ -1,6 +1,9 @@
 """Run directories to look at: a real environment, real estimators and a real tokenizer, without a model in between."""
 
+import fcntl
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,6 +93,14 @@ def play(
         task, name[0], name[1], tuple(turns), reason, env_name="grid", task_type=str(info["task_type"]), split=split,
         seed=seed, score=score, reward_breakdown={"step": RewardTerm(score, score), "format": RewardTerm(-0.1, -0.05)},
     )  # fmt: skip
+
+
+@contextmanager
+def in_progress(folder: Path) -> Iterator[None]:
+    """As a run in progress holds its directory."""
+    with (folder / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
 
 
 def make_run(folder: Path, *more: str, steps: int = 6, skill: float = 0.3, critic: bool = False, seed: int = 0) -> Path:

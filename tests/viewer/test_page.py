@@ -15,7 +15,7 @@ from openmanus_rl.viewer.references import find_references
 from openmanus_rl.viewer.report import write_report
 from openmanus_rl.viewer.run_files import RunFiles
 from tests.viewer.conftest import serving
-from tests.viewer.runs import HOSTILE, make_hostile_run, make_large_run, make_run, training_metrics
+from tests.viewer.runs import HOSTILE, in_progress, make_hostile_run, make_large_run, make_run, training_metrics
 
 Tab = Callable[..., Any]
 PHONE = {"width": 390, "height": 844}
@@ -96,7 +96,7 @@ def test_what_is_off_is_said_in_plain_words(tab: Tab, tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_is_followed(tab: Tab, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "trainer.total_training_steps=9", steps=2)
-    with serving(run) as at:
+    with in_progress(run), serving(run) as at:
         page = tab(at)
         expect(page.locator(".tile").first).to_contain_text("2 / 9")
         expect(page.locator(".chip")).to_have_text("live")

@@ -1,6 +1,5 @@
 """What the page is told: numbers, signs of health, references, texts of tokens, and how much a report holds."""
 
-import fcntl
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from openmanus_rl.viewer.overview import overview, without_folders
 from openmanus_rl.viewer.run_files import NotThereError, RunFiles
 from openmanus_rl.viewer.tokens import Pieces, find_tokenizer
 from tests.conftest import REPOSITORY
-from tests.viewer.runs import make_config, make_run, make_tokenizer, play
+from tests.viewer.runs import in_progress, make_config, make_run, make_tokenizer, play
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +99,7 @@ def test_an_overview_has_the_numbers_of_the_metrics(run: Path) -> None:
 
 def test_whether_a_run_goes_on(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=1)
-    with (run / ".lock").open("w") as held:  # as a run in progress holds it
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with in_progress(run):
         assert overview(RunFiles(run))["status"] == "running"
     assert overview(RunFiles(run))["status"] == "interrupted"
     MetricsFile(run / "metrics.jsonl", resume_after=1).write(6, {"reward": 1.0})
