@@ -133,10 +133,10 @@ class ModelApp:
             raise ApiError(408, f"the request did not arrive within {BODY_SECONDS:g} s") from None
         asked = read_request(route, json_object(body))
         self._check_model(asked.model)
-        with self._place(asked.n):
+        with self._place(1):  # at once: reading a prompt takes time, and a place in the queue
             loop = asyncio.get_running_loop()
             job = await loop.run_in_executor(self._reading, self.model.job, asked, self.limits)
-            with self._place(len(job.requests) - asked.n):
+            with self._place(len(job.requests) - 1):
                 ends = job.requests[0].sampling.stop_token_ids
                 answer = Answer(route, asked, self.model, job, ends)
                 if asked.stream:

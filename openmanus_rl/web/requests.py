@@ -87,10 +87,16 @@ def check_local(scope: dict[str, Any]) -> None:
     Such a page reaches it under a name of its own, or says in `Origin` where it comes from.
     """
     headers = {key: value.decode("latin-1") for key, value in scope["headers"]}
-    host = urlsplit(f"//{headers.get(b'host', '')}").hostname or ""
-    origin = headers.get(b"origin")
-    if not is_loopback(host) or (origin is not None and not is_loopback(urlsplit(origin).hostname or "")):
+    came_from = [f"//{headers.get(b'host', '')}", *([headers[b"origin"]] if b"origin" in headers else [])]
+    if not all(is_loopback(_host_in(address)) for address in came_from):
         raise RequestRefusedError(403, "this server is for this machine only: ask it as 127.0.0.1 or localhost")
+
+
+def _host_in(address: str) -> str:
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:  # brackets that do not close
+        return ""
 
 
 def is_loopback(host: str) -> bool:

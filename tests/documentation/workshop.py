@@ -107,6 +107,8 @@ class Workshop:
         """Start a server on a free port, and remember which one the page calls it by."""
         default = {"serve": "8000", "env": "36001" if "serve" in words else "8000"}.get(words[0], "8080")
         asked = words[words.index("--port") + 1] if "--port" in words else default
+        if asked in self.ports:
+            return  # a mark names the server that the page has started itself
         command = [sys.executable, "-m", "openmanus_rl", *words, "--port", "0"]
         server = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -186,6 +186,8 @@ def test_pages_from_elsewhere_are_refused(server: Served) -> None:
         {"Host": "evil.example"},
         {"Host": f"evil.example:{server.port}"},
         {"Origin": "http://evil.example"},
+        {"Host": "[::1"},
+        {"Origin": "null"},
     ):
         status, answer = ask(server.port, "/v1/models", **headers)
         assert status == 403
@@ -207,6 +209,9 @@ def test_bodies_tokens_and_answers_have_limits() -> None:
             client.chat.completions.create(model=NAME, messages=HELLO, max_completion_tokens=11)
         with pytest.raises(openai.BadRequestError, match="6 answers at once, and this server writes 4 at most"):
             client.completions.create(model=NAME, prompt=["a", "b", "c"], n=2)
+        with pytest.raises(openai.BadRequestError, match="100 answers at once") as many:
+            client.chat.completions.create(model=NAME, messages=HELLO, n=100)
+        assert many.value.param == "n"
         answer = client.chat.completions.create(model=NAME, messages=HELLO, extra_body={"ignore_eos": True})
         assert answer.usage is not None
         assert answer.usage.completion_tokens == 10
