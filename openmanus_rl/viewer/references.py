@@ -7,6 +7,7 @@ takes seconds; training never waits for them at its start.
 from __future__ import annotations
 
 import random
+import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -30,6 +31,12 @@ FILE = "references.json"
 FORMAT_VERSION = 1
 # Of each validation split: enough for an interval of a few points, and done in seconds.
 MAX_TASKS = 50
+# Of both players together. An environment that waits for something outside would keep the end of a run waiting.
+MAX_SECONDS = 60.0
+
+
+class TooSlowError(Exception):
+    """The environment takes longer than a page may wait."""
 
 
 def read_references(run: Path) -> dict[str, Any] | None:
@@ -72,13 +79,15 @@ def play_references(config: Config, run_own_code: bool = False) -> dict[str, Any
         found["note"] = f"No random and expert lines: {type(error).__name__}: {error}"
         return found
     try:
+        until = time.monotonic() + MAX_SECONDS
         count = min(MAX_TASKS, config.data.val_batch_size)
         tasks = [*env.tasks("valid_seen")[:count], *env.tasks("valid_unseen")[:count]]
-        found["random"] = _counted(_rate(env, tasks, config, lambda task: _random_policy(config.trainer.seed, task)))
+        seed = config.trainer.seed
+        found["random"] = _counted(_rate(env, tasks, config, until, lambda task: _random_policy(seed, task)))
         if env.expert() is None:
             found["note"] = "No expert line: this environment has no expert."
         else:
-            found["expert"] = _counted(_rate(env, tasks, config, lambda _: _expert_policy(env)))
+            found["expert"] = _counted(_rate(env, tasks, config, until, lambda _: _expert_policy(env)))
         found["failed"] = False
     except Exception as error:  # noqa: BLE001 - as above
         found["note"] = f"The random and expert lines are not complete: {type(error).__name__}: {error}"
@@ -87,14 +96,18 @@ def play_references(config: Config, run_own_code: bool = False) -> dict[str, Any
     return found
 
 
-def _rate(env: TextEnv, tasks: list[str], config: Config, make_policy: Callable[[str], Policy]) -> Rate:
-    won = sum(_wins(env, task, make_policy(task), config.env.max_steps, config.trainer.seed) for task in tasks)
-    return Rate(won, len(tasks))
+def _rate(
+    env: TextEnv, tasks: list[str], config: Config, until: float, make_policy: Callable[[str], Policy]
+) -> Rate:  # fmt: skip
+    max_steps, seed = config.env.max_steps, config.trainer.seed
+    return Rate(sum(_wins(env, task, make_policy(task), max_steps, seed, until) for task in tasks), len(tasks))
 
 
-def _wins(env: TextEnv, task: str, act: Policy, max_steps: int, seed: int) -> bool:
+def _wins(env: TextEnv, task: str, act: Policy, max_steps: int, seed: int, until: float) -> bool:
     observation, info = env.reset(seed=seed, options={"task": task})
     for _ in range(max_steps):
+        if time.monotonic() > until:
+            raise TooSlowError(f"the environment is too slow to be played for a page within {MAX_SECONDS:g} s")
         observation, _, terminated, truncated, info = env.step(act(observation, info))
         if terminated or truncated:
             break

@@ -246,6 +246,9 @@ def test_references_that_cannot_be_had_say_why(tmp_path: Path, monkeypatch: pyte
     remote = make_config(tmp_path, "env.env_name=remote:http://127.0.0.1:1")
     assert "on a server" in references.play_references(remote)["note"]
     monkeypatch.undo()
+    monkeypatch.setattr(references, "MAX_SECONDS", -1.0)
+    assert "too slow" in references.play_references(make_config(tmp_path))["note"]
+    monkeypatch.undo()
     assert not references.find_references(tmp_path, make_config(tmp_path))["failed"], "what failed is tried again"
 
 
