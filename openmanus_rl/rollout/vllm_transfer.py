@@ -61,7 +61,7 @@ def weight_source(
     """The weights as vLLM's sender asks for them: names and shapes first, then the tensors in the same order."""
     from vllm.distributed.weight_transfer import ParamMeta, WeightSource
 
-    class Source(WeightSource):  # type: ignore[misc,no-any-unimported]
+    class Source(WeightSource):  # type: ignore[misc]
         def metadata(self) -> list[Any]:
             return [ParamMeta(name, dtype, tuple(shape)) for name, shape in shapes.items()]
 
