@@ -85,7 +85,13 @@ class VllmServers(BackgroundEngine):
         started = [] if urls else start_servers(settings, n_servers)
         super().__init__("vLLM servers")
         self.max_sessions = settings.max_num_seqs * (len(started) or len(urls))
-        self._do(self._connect(started, urls))
+        try:
+            self._do(self._connect(started, urls))
+        except BaseException:
+            super().close()
+            for server in started:
+                server.stop()
+            raise
 
     async def _connect(self, started: Sequence[VllmServer], urls: Sequence[str]) -> None:
         for number, server in enumerate(started):

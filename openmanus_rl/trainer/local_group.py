@@ -58,7 +58,11 @@ class LocalWorkerGroup:
             self.engine = self.shared = LocalEngine(plain, self.tokenizer, *limits, n_threads=threads)
         self.actor = make_actor(config, model, self.shared, lora)
         if self.shared is None:
-            self.publish_weights(0)
+            try:
+                self.publish_weights(0)
+            except BaseException:
+                self.engine.close()
+                raise
 
     def _add_adapters(self, model: Any) -> LoraAdapters:
         settings = self.config.actor_rollout_ref.model
