@@ -21,18 +21,20 @@ the cores of the last column; other work may have shared them.
 
 
 def page(studies: Sequence[dict[str, Any]]) -> str:
-    """The whole page."""
-    return "\n".join([INTRODUCTION, *(_study(study) for study in studies)])
+    """The whole page, the default recipe first."""
+    ordered = sorted(studies, key=lambda study: study["recipe"] != "default")
+    return "\n".join([INTRODUCTION, *(_study(study) for study in ordered)])
 
 
 def _study(study: dict[str, Any]) -> str:
+    several = len({run["seed"] for run in study["runs"]}) > 1
     lines = [f"## Recipe `{study['recipe']}`", "", f"Machine: {study['machine']}. {_played(study)}", ""]
     lines += ["| | seed | before | after | best step | first 50 / 80 / 90 % at step | curve | minutes | cores |"]
     lines += ["|---|---|---|---|---|---|---|---|---|"]
     lines += [_row(run) for run in study["runs"]]
     lines += [
         "",
-        "Mean over the seeds, with the lowest and the highest:",
+        "Mean over the seeds, with the lowest and the highest:" if several else "The same run, and more of it:",
         "",
         "| | before | after | after, seen tasks | score after | steps an episode |",
     ]
@@ -78,7 +80,8 @@ def _elsewhere(run: dict[str, Any], summary: dict[str, Any]) -> str:
 
 
 def _over_seeds(rates: Sequence[float]) -> str:
-    return f"{statistics.fmean(rates):.1%} ({100 * min(rates):.1f} to {100 * max(rates):.1f})"
+    mean = f"{statistics.fmean(rates):.1%}"
+    return f"{mean} ({100 * min(rates):.1f} to {100 * max(rates):.1f})" if len(rates) > 1 else mean
 
 
 def _rate(summary: dict[str, Any]) -> str:
