@@ -84,8 +84,6 @@ class Workshop:
             raise AssertionError(f"nobody knows how to run {name}: mark the block, or teach the workshop")
 
     def _openmanus(self, words: list[str]) -> None:
-        if words[0] not in commands() and words[0] in ("view", "report"):
-            return  # not part of this version yet
         kind = next((known for known in (*LESS, *SERVERS) if tuple(words[: len(known)]) == known), ())
         if kind in SERVERS:
             self.serve(words)
