@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from openmanus_rl.cli.app import app, main
+from openmanus_rl.cli.app import main
 from tests.conftest import REPOSITORY
 
 TRAIN = [
@@ -150,12 +150,6 @@ class Workshop:
         for server in self.servers:
             _, errors = server.communicate(timeout=60)
             assert server.returncode == 0, errors
-
-
-def commands() -> set[str]:
-    """The commands that there are."""
-    named = {entry.name or entry.callback.__name__ for entry in app.registered_commands if entry.callback is not None}
-    return named | {group.name for group in app.registered_groups if group.name is not None}
 
 
 def _has_model(words: list[str]) -> bool:
