@@ -14,9 +14,10 @@ import fcntl
 import os
 import re
 import shutil
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import orjson
 import torch
@@ -36,6 +37,7 @@ OF_THE_RUN = (
     "run.json", "tokenizer.json",
 )  # fmt: skip
 NAME = re.compile(r"step_(\d{6,})")
+LOCK_TRIES, LOCK_PAUSE = 10, 0.02
 
 
 class CheckpointError(Exception):
@@ -51,13 +53,23 @@ def locked(run_dir: Path) -> Iterator[None]:
     """Hold the run directory; a second process is refused. The lock goes with the process, however it ends."""
     run_dir.mkdir(parents=True, exist_ok=True)
     with (run_dir / ".lock").open("a") as file:
+        if not _lock(file):
+            raise RunInUseError(
+                f"{run_dir} is being used by another process; wait for it, or choose another trainer.experiment_name"
+            )
+        yield
+
+
+def _lock(file: IO[str]) -> bool:
+    """Whoever only looks whether a run goes on (`is_running`) holds the lock for an instant: so it is tried again."""
+    for _ in range(LOCK_TRIES):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise RunInUseError(
-                f"{run_dir} is being used by another process; wait for it, or choose another trainer.experiment_name"
-            ) from None
-        yield
+            time.sleep(LOCK_PAUSE)
+        else:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
