@@ -32,7 +32,7 @@ class ErringExpert:
             self.erred[-1] = True  # after a mistake an expert may err itself
         right = self.expert.act(observation, info)
         erring = self.random.random() < self.rate
-        admissible = info["admissible_actions"]
+        admissible = info["admissible_actions"] or ()  # where they are not listed, only earlier actions are known
         possible_now = set(admissible)
         gone = [action for action in self.seen if action not in possible_now]
         self.seen |= dict.fromkeys((*admissible, right))

@@ -61,7 +61,8 @@ def summarise_run(path: Path) -> RunSummary:
     record = read_record(path)
     step = int(lines[-1]["step"]) if lines else 0
     steps = _steps(config)
-    best = history.best_validation(lines)
+    # What was validated before the first step is no checkpoint of the run.
+    best = history.best_validation([line for line in lines if line["step"] > 0])
     return RunSummary(
         path=path,
         status=status_of(path, record, step, steps),

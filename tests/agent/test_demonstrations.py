@@ -244,3 +244,23 @@ def test_texts_are_those_of_the_template_and_of_training_tasks() -> None:
     assert any("\nroom : " in text for text in texts)
     assert any(text.strip() == "invalid" for text in texts)
     assert not any("You arrive at" in text for text in texts)
+
+
+def test_where_actions_are_not_listed_a_mistake_is_an_earlier_action() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.turn = 0
+
+        def act(self, observation: str, info: Info) -> str:
+            del observation, info
+            self.turn += 1
+            return str(self.turn)
+
+    info: Any = {"admissible_actions": None, "action_valid": True}
+    right = ErringExpert(Counter(), 0.0, random.Random(0))
+    assert [right.act("", info) for _ in range(5)] == ["1", "2", "3", "4", "5"]
+    erring = ErringExpert(Counter(), 1.0, random.Random(0))
+    acted = [erring.act("", info) for _ in range(40)]
+    wrong = [(turn, action) for turn, action in enumerate(acted, start=1) if action != str(turn)]
+    assert len(wrong) == sum(erring.erred) > 5
+    assert all(int(action) < turn for turn, action in wrong)

@@ -89,8 +89,10 @@ class Workshop:
             self.serve(words)
             return
         more = LESS.get(kind, []) if "--dry-run" not in words else []
-        if "actor_rollout_ref.model.path=init:nano" not in words and kind == ("train",):
+        if kind == ("train",):
             more = [word for word in more if not (word.startswith("warm_start.") and _has_model(words))]
+            if more and not _goes_on(words):  # runs/default is there already, and would have nothing left to do
+                more = [*more, f"trainer.experiment_name=run-{len(list(Path('runs').iterdir()))}"]
         if "--out" in words:  # a page may show several ways to the same place
             out = Path(words[words.index("--out") + 1])
             shutil.rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
@@ -150,6 +152,11 @@ class Workshop:
         for server in self.servers:
             _, errors = server.communicate(timeout=60)
             assert server.returncode == 0, errors
+
+
+def _goes_on(words: list[str]) -> bool:
+    """Whether a `train` line names its run, or takes one up."""
+    return "--config" in words or any(word.startswith("trainer.experiment_name=") for word in words)
 
 
 def _has_model(words: list[str]) -> bool:
