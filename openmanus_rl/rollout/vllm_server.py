@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-SERVE = (sys.executable, "-m", "vllm.entrypoints.cli.main", "serve")
+# What `vllm serve` starts. That command itself looks for a package named vllm, and vLLM for the CPU has another name.
+SERVE = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
 # What a server says at its end, as much of it as a person reads.
 TAIL = 2000
 
