@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-SERVE = (sys.executable, "-m", "vllm.entrypoints.cli.main", "serve")
+# What `vllm serve` starts. That command itself looks for a package named vllm, and vLLM for the CPU has another name.
+# Tokens in, tokens out are part of what vLLM calls scaling out.
+SERVE = (sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enable-scale-out")
 # What a server says at its end, as much of it as a person reads.
 TAIL = 2000
 

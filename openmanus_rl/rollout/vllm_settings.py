@@ -4,7 +4,7 @@
 >>> settings.arguments()["logprobs_mode"], settings.arguments()["kv_cache_memory_bytes"]
 ('processed_logprobs', 536870912)
 >>> settings.command_line()[:4]
-['/models/small', '--load-format', 'dummy', '--dtype']
+['--model', '/models/small', '--load-format', 'dummy']
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class VllmSettings:
         return found
 
     def command_line(self) -> list[str]:
-        """The same as words after `vllm serve`."""
-        words = [self.folder]
+        """The same as words for vLLM's server."""
+        words = ["--model", self.folder]
         for name, value in self.arguments().items():
             flag = f"--{name.replace('_', '-')}"
             if isinstance(value, bool):

