@@ -84,7 +84,8 @@ class Request:
 class Completion:
     """What was written: ids, their log-probs under the distribution they were drawn from, and why it ended.
 
-    `weights_version` is that of the weights that wrote it. With `finish_reason="error"` there is only `error`.
+    `weights_version` is that of the oldest weights that wrote a part of it. With `finish_reason="error"` there is only
+    `error`.
     """
 
     request_id: str
