@@ -464,4 +464,4 @@ def test_the_transcripts_in_the_documentation_are_real(capsys: pytest.CaptureFix
     for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
         exec(block, scope)  # noqa: S102 - our own page
     assert capsys.readouterr().out == "".join(shown)
-    assert len(shown) == 5
+    assert len(shown) == 6

@@ -57,13 +57,12 @@ class Served:
 
 
 class _Announced(Server):
-    def __init__(self, app: Any, listening: Any, ready: threading.Event) -> None:
+    def __init__(self, app: Any, listening: Any, announced: threading.Event) -> None:
         super().__init__(app, listening, "serving", 5, 30)
-        self.ready = ready
+        self.announced = announced
 
-    async def startup(self, sockets: Any = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
+    def ready(self, url: str) -> None:
+        self.announced.set()
 
 
 @contextmanager
