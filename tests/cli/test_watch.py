@@ -24,7 +24,7 @@ def test_a_real_model_is_watched(command: Command, model_dir: Path) -> None:
     assert result.out.count("step 2 of 2") == 2
     assert result.out.count("step 1 of 2") == 2
     assert "Your task is to" in result.out
-    assert result.out.count("invalid: the action is not among the admissible ones") == 4
+    assert "invalid: the action is not among the admissible ones" in result.out
     assert result.out.count("step_limit: 2 steps, return 0, score 0.00") == 2
 
 
