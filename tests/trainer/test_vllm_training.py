@@ -20,9 +20,9 @@ pytestmark = NEEDS_VLLM
 VLLM = "actor_rollout_ref.rollout.name=vllm"
 # The default recipe, cut short.
 SHORT = (
-    "trainer.total_epochs=10", "trainer.test_freq=-1", "trainer.save_freq=-1", "trainer.val_before_train=false",
-    "trainer.keep_trajectories=0", "actor_rollout_ref.rollout.n_threads=1", "warm_start.episodes=600",
-    "actor_rollout_ref.rollout.kv_cache_gb=0.25", "data.train_batch_size=8", "env.rollout.n=8",
+    "trainer.total_epochs=12", "trainer.test_freq=-1", "trainer.save_freq=-1", "trainer.val_before_train=false",
+    "trainer.keep_trajectories=0", "actor_rollout_ref.rollout.n_threads=1",
+    "actor_rollout_ref.rollout.kv_cache_gb=0.25",
 )  # fmt: skip
 
 
