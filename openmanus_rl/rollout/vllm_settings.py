@@ -29,6 +29,7 @@ INSTALL = (
 )
 RECEIVER = "openmanus_rl.rollout.vllm_worker.WeightReceiver"
 GIB = 2**30
+MIN_BATCHED_TOKENS = 4096
 
 
 def require_vllm() -> None:
@@ -84,6 +85,11 @@ class VllmSettings:
             found |= {"gpu_memory_utilization": self.gpu_memory_utilization, "enable_sleep_mode": True}
         else:
             found["kv_cache_memory_bytes"] = int(self.kv_cache_gb * GIB)
+            # Whole prompts only: vLLM 0.32 on a CPU fails when a request with a seed is read in pieces.
+            found |= {
+                "enable_chunked_prefill": False,
+                "max_num_batched_tokens": max(self.max_model_len, MIN_BATCHED_TOKENS),
+            }
         if self.weight_transfer != "file":
             found["weight_transfer_config"] = {"backend": self.weight_transfer}
         return found
@@ -94,7 +100,7 @@ class VllmSettings:
         for name, value in self.arguments().items():
             flag = f"--{name.replace('_', '-')}"
             if isinstance(value, bool):
-                words += [flag] if value else []
+                words.append(flag if value else flag.replace("--", "--no-", 1))
             else:
                 words += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
         return words

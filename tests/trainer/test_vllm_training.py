@@ -20,9 +20,9 @@ pytestmark = NEEDS_VLLM
 VLLM = "actor_rollout_ref.rollout.name=vllm"
 # The default recipe, cut short.
 SHORT = (
-    "trainer.total_epochs=10", "trainer.test_freq=-1", "trainer.save_freq=-1", "trainer.val_before_train=false",
-    "trainer.keep_trajectories=0", "actor_rollout_ref.rollout.n_threads=1", "warm_start.episodes=600",
-    "actor_rollout_ref.rollout.kv_cache_gb=0.25", "data.train_batch_size=8", "env.rollout.n=8",
+    "trainer.total_epochs=12", "trainer.test_freq=-1", "trainer.save_freq=-1", "trainer.val_before_train=false",
+    "trainer.keep_trajectories=0", "actor_rollout_ref.rollout.n_threads=1",
+    "actor_rollout_ref.rollout.kv_cache_gb=0.25",
 )  # fmt: skip
 
 
@@ -41,14 +41,13 @@ def test_the_default_environment_is_learned_as_with_the_local_engine(tmp_path: P
         )  # fmt: skip
         run.train(load_config("default", None, (*SHORT, *own)))
         success[name] = [line["success"] for line in lines(tmp_path / name)]
-    first, last = (
-        {name: sum(found[part]) / 3 for name, found in success.items()} for part in (slice(3), slice(-3, None))
-    )
+    first = {name: sum(found[:3]) / 3 for name, found in success.items()}
+    last = {name: sum(found[-4:]) / 4 for name, found in success.items()}
     assert all(line["publish/gap_mean"] < 1e-4 for line in lines(tmp_path / "vllm"))
     assert all(line["gap/old_log_prob_skipped"] == 1 for line in lines(tmp_path / "vllm"))
     assert abs(first["vllm"] - first["local"]) < 0.1
-    assert abs(last["vllm"] - last["local"]) < 0.1
-    assert last["vllm"] > first["vllm"]
+    assert abs(last["vllm"] - last["local"]) < 0.15
+    assert min(last[name] - first[name] for name in success) > 0.1
 
 
 @pytest.mark.parametrize("servers", [0, 1])
