@@ -62,6 +62,7 @@ class _Announced(Server):
         self.announced = announced
 
     def ready(self, url: str) -> None:
+        assert url.startswith("http://127.0.0.1:")
         self.announced.set()
 
 
