@@ -105,7 +105,7 @@ class Workshop:
 
     def serve(self, words: list[str]) -> None:
         """Start a server on a free port, and remember which one the page calls it by."""
-        default = {"serve": "8000", "env": "36001" if "serve" in words else "8000"}.get(words[0], "8080")
+        default = {"serve": "8000", "view": "8642", "env": "36001" if "serve" in words else "8000"}[words[0]]
         asked = words[words.index("--port") + 1] if "--port" in words else default
         if asked in self.ports:
             return  # a mark names the server that the page has started itself
@@ -169,6 +169,7 @@ def furnish(folder: Path) -> None:
     (folder / "examples").symlink_to(REPOSITORY / "examples")
     shutil.copy(REPOSITORY / "examples" / "own_environment.py", folder)
     main_in(folder, ["train", *TRAIN])
+    shutil.copytree(folder / "runs" / "default", folder / "runs" / "second")
     main_in(folder, ["model", "init", "--size", "nano", "--env", "grid", "--episodes", "2", "--out", "models/tiny"])
 
 
