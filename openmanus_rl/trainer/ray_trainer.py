@@ -150,9 +150,9 @@ class RayPPOTrainer:
         with clock("publish"):
             metrics |= self.group.publish_weights(self.step)
         self.version = self.step
-        self._may_run_ahead()
         with clock("credit"):
             self.note_credit(batch)
+        self._may_run_ahead()
         return metrics | clock.rates(batch)
 
     # --- stages -------------------------------------------------------------------------------------------
