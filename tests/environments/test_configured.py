@@ -21,8 +21,11 @@ def test_a_section_becomes_the_environments_options() -> None:
     assert (len(env.shop.catalogue.products), env.reward_mode, env.shop.seed) == (160, "score", 7)
 
 
+GENERATED = ["env.alfworld.source=generated", "env.alfworld.size=micro"]
+
+
 def test_the_environments_own_seed_comes_first() -> None:
-    config = load_config("default", None, ["env.env_name=alfworld", "env.alfworld.size=micro", "env.seed=3"])
+    config = load_config("default", None, ["env.env_name=alfworld", *GENERATED, "env.seed=3"])
     env = make_configured_env(config.env, seed=7)
     assert isinstance(env, AlfredTWEnv)
     assert (env.size, env.seed) == ("micro", 3)

@@ -13,6 +13,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from openmanus_rl.agent.compact import compact_alfworld
 from openmanus_rl.agent.demonstrations import collect_texts
@@ -181,6 +182,7 @@ def test_a_directory_with_something_in_it_is_refused(tmp_path: Path) -> None:
 
 def test_saving_shows_no_bar_and_leaves_those_of_the_caller(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model, tokenizer = made()
+    logging.enable_progress_bar()
     save(model, tokenizer, tmp_path / "ours")
     load_model(str(tmp_path / "ours"))
     assert capfd.readouterr().err == ""
