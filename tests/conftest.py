@@ -12,6 +12,12 @@ settings.load_profile("repository")
 REPOSITORY = Path(__file__).parents[1]
 
 
+@pytest.fixture(autouse=True)
+def no_dataset_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The alfworld package sets $ALFWORLD_DATA when it is imported, for every test that follows in the process."""
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real data that is not part of the repository."""
