@@ -10,12 +10,13 @@ A column counts the agent's tokens only, turn after turn, as `response_ids` do:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
 
 from openmanus_rl.data.columns import float_column, same_fields, token_column
+from openmanus_rl.data.json_lines import parse_line, read_lines
 from openmanus_rl.data.json_values import check_text
 
 if TYPE_CHECKING:
@@ -105,15 +106,7 @@ def _rounded(column: NDArray[np.float32]) -> list[float]:
 
 def loads(line: bytes | str) -> Credit:
     """Read one line; ValueError says what is wrong with it."""
-    try:
-        record: Any = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise ValueError(f"is not JSON: {error}") from None
-    if not isinstance(record, dict) or not isinstance(record.get("columns"), dict):
-        raise ValueError("is not an episode's credit: an object with `columns` is expected")
-    version = record.pop("version", None)
-    if version != FORMAT_VERSION:
-        raise ValueError(f"has format version {version}, but this program reads {FORMAT_VERSION}")
+    record = parse_line(line, FORMAT_VERSION, "an episode's credit", "columns", dict)
     try:
         return Credit(**record)
     except (TypeError, AttributeError) as error:
@@ -129,10 +122,4 @@ def write_credits(path: Path, credits_: Iterable[Credit]) -> None:
 
 def read_credits(path: Path) -> Iterator[Credit]:
     """Read a file; an error names the file and the line."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                try:
-                    yield loads(line)
-                except ValueError as error:
-                    raise ValueError(f"{path}:{number}: {error}") from None
+    return read_lines(path, loads)

@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 
 from openmanus_rl.data.columns import token_column
+from openmanus_rl.data.json_lines import parse_line, read_lines
 from openmanus_rl.data.trajectory import RewardTerm, StopReason, Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -47,15 +48,7 @@ def dumps(trajectory: Trajectory) -> bytes:
 
 def loads(line: bytes | str) -> Trajectory:
     """Read one line; ValueError says what is wrong with it."""
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise ValueError(f"is not JSON: {error}") from None
-    if not isinstance(record, dict) or not isinstance(record.get("turns"), list):
-        raise ValueError("is not a trajectory: an object with `turns` is expected")
-    version = record.pop("version", None)
-    if version != FORMAT_VERSION:
-        raise ValueError(f"has format version {version}, but this program reads {FORMAT_VERSION}")
+    record = parse_line(line, FORMAT_VERSION, "a trajectory", "turns", list)
     try:
         record["turns"] = tuple(_read_turns(record["turns"]))
         record["stop_reason"] = StopReason(record["stop_reason"])
@@ -96,10 +89,4 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory], append: b
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:
     """Read a file of trajectories one by one; an error names the file and the line."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                try:
-                    yield loads(line)
-                except ValueError as error:
-                    raise ValueError(f"{path}:{number}: {error}") from None
+    return read_lines(path, loads)

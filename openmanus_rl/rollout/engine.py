@@ -154,6 +154,20 @@ class Engine(ABC):
         self.stats = EngineStats()
         self.weights_version = 0
 
+    def limit_of(self, request: Request) -> int:
+        """Tokens that a response may have: as many as were asked for, and fit behind the prompt."""
+        asked = request.sampling.max_tokens
+        return asked if self.max_model_len is None else min(asked, self.max_model_len - len(request.prompt_ids))
+
+    def refusal(self, request: Request, needs_ids: bool = True) -> Completion | None:
+        """The completion of a request that cannot be carried out; None if it can."""
+        if needs_ids and not len(request.prompt_ids):
+            return failed(request, "the prompt has no token ids", self.weights_version)
+        if self.limit_of(request) < 1:
+            reason = f"a prompt of {len(request.prompt_ids)} tokens leaves no room in {self.max_model_len}"
+            return failed(request, reason, self.weights_version)
+        return None
+
     @abstractmethod
     def submit(self, requests: Sequence[Request]) -> None:
         """Take requests in; `poll` gives their completions."""

@@ -73,14 +73,11 @@ class LocalEngine(Engine):
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests; one that cannot fit is given back as an error by the next poll."""
         for request in requests:
-            room = self.max_model_len - len(request.prompt_ids)
-            if not len(request.prompt_ids):
-                self.errors.append(failed(request, "the prompt has no token ids", self.weights_version))
-            elif room < 1:
-                reason = f"a prompt of {len(request.prompt_ids)} tokens leaves no room in {self.max_model_len}"
-                self.errors.append(failed(request, reason, self.weights_version))
+            refused = self.refusal(request)
+            if refused is not None:
+                self.errors.append(refused)
             else:
-                self.scheduler.add(request, min(request.sampling.max_tokens, room), self.weights_version)
+                self.scheduler.add(request, self.limit_of(request), self.weights_version)
 
     @property
     def in_flight(self) -> int:

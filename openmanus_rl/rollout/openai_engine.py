@@ -102,16 +102,13 @@ class OpenAIEngine(BackgroundEngine):
     # --- in the background thread ------------------------------------------------------------------------
 
     async def _complete(self, request: Request) -> Completion:
-        prompt, limit = len(request.prompt_ids), request.sampling.max_tokens
-        if self.max_model_len is not None:
-            limit = min(limit, self.max_model_len - prompt)
-        if limit < 1:
-            reason = f"a prompt of {prompt} tokens leaves no room in {self.max_model_len}"
-            return failed(request, reason, self.weights_version)
+        refused = self.refusal(request, needs_ids=False)
+        if refused is not None:
+            return refused
         try:
             route = await self._route(request)
             async with self._slots:
-                answer = await self.endpoint.ask(route, request, limit)
+                answer = await self.endpoint.ask(route, request, self.limit_of(request))
         except EndpointError as error:
             return failed(request, str(error), self.weights_version)
         if answer.missing is not None:

@@ -58,12 +58,9 @@ class ScriptedEngine(Engine):
         self.queue = [request for request in self.queue if request.request_id not in request_ids]
 
     def _write(self, request: Request) -> Completion:
-        limit = request.sampling.max_tokens
-        if self.max_model_len is not None:
-            limit = min(limit, self.max_model_len - len(request.prompt_ids))
-        if limit < 1:
-            reason = f"a prompt of {len(request.prompt_ids)} tokens leaves no room in {self.max_model_len}"
-            return failed(request, reason, self.weights_version)
+        refused, limit = self.refusal(request, needs_ids=False), self.limit_of(request)
+        if refused is not None:
+            return refused
         try:
             told = list(self.script(request))
         except Exception as error:  # noqa: BLE001 - a script may fail in any way, as an engine may

@@ -87,23 +87,21 @@ class VllmEngine(Engine):
     def submit(self, requests: Sequence[Request]) -> None:
         """Hand requests to vLLM; one that cannot fit is given back as an error by the next poll."""
         for request in requests:
-            room = self.max_model_len - len(request.prompt_ids)
-            if not len(request.prompt_ids):
-                self.errors.append(failed(request, "the prompt has no token ids", self.weights_version))
-            elif room < 1:
-                reason = f"a prompt of {len(request.prompt_ids)} tokens leaves no room in {self.max_model_len}"
-                self.errors.append(failed(request, reason, self.weights_version))
+            refused = self.refusal(request)
+            if refused is not None:
+                self.errors.append(refused)
             else:
-                self._add(request, min(request.sampling.max_tokens, room))
+                self._add(request)
 
-    def _add(self, request: Request, limit: int) -> None:
+    def _add(self, request: Request) -> None:
         from vllm.inputs.engine import tokens_input
         from vllm.sampling_params import RequestOutputKind
         from vllm.sampling_params import SamplingParams as VllmSamplingParams
 
         kind = RequestOutputKind.CUMULATIVE if self.read_along else RequestOutputKind.FINAL_ONLY
-        params = VllmSamplingParams(**sampling_arguments(request.sampling, request.address, limit), output_kind=kind)
+        asked = sampling_arguments(request.sampling, request.address, self.limit_of(request))
         with told_if_dead():
+            params = VllmSamplingParams(**asked, output_kind=kind)
             self.llm.add_request(request.request_id, tokens_input(request.prompt_ids.tolist()), params)
         self.requests[request.request_id] = request
 
@@ -115,12 +113,8 @@ class VllmEngine(Engine):
     def poll(self) -> list[Completion]:
         """Wait until vLLM has finished a response."""
         finished, self.errors = self.errors, []
-        start = time.perf_counter()
         while not finished and self.requests:
-            with told_if_dead():
-                outputs = self.llm.step()
-            finished = [self._completion(output) for output in outputs if output.finished]
-        self.stats.seconds += time.perf_counter() - start
+            finished = [self._completion(output) for output in self._step() if output.finished]
         return finished
 
     def advance(self) -> tuple[list[Progress], list[Completion]]:
@@ -128,14 +122,19 @@ class VllmEngine(Engine):
         finished, self.errors = self.errors, []
         if finished or not self.requests:
             return [], finished
-        start = time.perf_counter()
-        with told_if_dead():
-            outputs = self.llm.step()
+        outputs = self._step()
         written = [self._piece(output) for output in outputs]
         finished = [self._completion(output) for output in outputs if output.finished]
-        self.stats.seconds += time.perf_counter() - start
         failures = {completion.request_id for completion in finished if completion.error}
         return [piece for piece in written if piece.token_ids and piece.request_id not in failures], finished
+
+    def _step(self) -> list[Any]:
+        """What vLLM gives next: of each response, what there is so far."""
+        start = time.perf_counter()
+        with told_if_dead():
+            outputs: list[Any] = self.llm.step()
+        self.stats.seconds += time.perf_counter() - start
+        return outputs
 
     def _piece(self, output: Any) -> Progress:
         """What was written since the last piece."""

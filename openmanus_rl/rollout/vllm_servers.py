@@ -107,13 +107,10 @@ class VllmServers(BackgroundEngine):
     # --- one request, in the background thread --------------------------------------------------------------------
 
     async def _complete(self, request: Request) -> Completion:
-        room = self.max_model_len - len(request.prompt_ids)
-        if not len(request.prompt_ids):
-            return failed(request, "the prompt has no token ids", self.weights_version)
-        if room < 1:
-            reason = f"a prompt of {len(request.prompt_ids)} tokens leaves no room in {self.max_model_len}"
-            return failed(request, reason, self.weights_version)
-        asked = sampling_arguments(request.sampling, request.address, min(request.sampling.max_tokens, room))
+        refused = self.refusal(request)
+        if refused is not None:
+            return refused
+        asked = sampling_arguments(request.sampling, request.address, self.limit_of(request))
         for _ in range(MAX_TRIES):
             member = await self._member(request.session or request.request_id)
             try:

@@ -44,20 +44,12 @@ def choose(device: str, dtype: str) -> tuple[str, str]:
 
 def open_local(path: str, tokenizer: Any, settings: EngineSettings) -> Engine:
     """The model in this process, with continuous batching."""
-    from openmanus_rl.rollout.local_engine import LocalEngine
-    from openmanus_rl.workers.model import load_model
+    from openmanus_rl.workers.engines import open_local_engine
 
-    model = load_model(path, settings.dtype, settings.device)
-    for weight in model.parameters():
-        weight.requires_grad_(False)
-    return LocalEngine(
-        model,
-        tokenizer,
-        settings.max_model_len,
-        settings.kv_cache_gb,
-        settings.max_num_seqs,
-        n_threads=settings.n_threads,
-    )
+    return open_local_engine(
+        path, tokenizer, settings.dtype, settings.device, settings.max_model_len, settings.kv_cache_gb,
+        settings.max_num_seqs, settings.n_threads,
+    )  # fmt: skip
 
 
 def open_vllm(path: str, tokenizer: Any, settings: EngineSettings) -> Engine:
@@ -77,9 +69,13 @@ def open_vllm(path: str, tokenizer: Any, settings: EngineSettings) -> Engine:
             enforce_eager=not on_gpu, n_threads=settings.n_threads, on_gpu=on_gpu,
         )  # fmt: skip
         engine = VllmEngine(chosen, tokenizer, belongings, read_along=True)
-        engine.load_weights(model.named_parameters(), version=0)
     except BaseException:
         belongings.cleanup()
+        raise
+    try:
+        engine.load_weights(model.named_parameters(), version=0)
+    except BaseException:
+        engine.close()
         raise
     return engine
 

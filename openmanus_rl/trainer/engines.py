@@ -36,17 +36,9 @@ def make_vllm(rollout: RolloutConfig, model_config: Any, tokenizer: Any, dtype: 
 
 def make_local(rollout: RolloutConfig, path: str, tokenizer: Any, dtype: str, device: str) -> Engine:
     """Our own engine."""
-    from openmanus_rl.rollout.local_engine import LocalEngine
-    from openmanus_rl.workers.model import load_model
+    from openmanus_rl.workers.engines import open_local_engine
 
-    model = load_model(path, dtype, device)
-    for weight in model.parameters():
-        weight.requires_grad_(False)
-    return LocalEngine(
-        model,
-        tokenizer,
-        rollout.max_model_len,
-        rollout.kv_cache_gb,
-        rollout.max_num_seqs,
-        n_threads=rollout.n_threads or 1,
-    )
+    return open_local_engine(
+        path, tokenizer, dtype, device, rollout.max_model_len, rollout.kv_cache_gb, rollout.max_num_seqs,
+        rollout.n_threads or 1,
+    )  # fmt: skip

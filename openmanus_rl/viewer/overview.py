@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.config.changes import changed_keys
 from openmanus_rl.tracking import history
-from openmanus_rl.tracking.record import read_record, status_of, without_folders
+from openmanus_rl.tracking.record import status_of, without_folders
 from openmanus_rl.viewer.health import health
 from openmanus_rl.viewer.references import read_references
 
@@ -78,7 +78,7 @@ def _status(run: RunFiles, step: int, total: float | None) -> str | None:
     """How the run stands. Its last report is written while it still holds its directory: then the steps tell."""
     if total is not None and step >= total:
         return "finished"
-    return status_of(run.path, read_record(run.path), step, None if total is None else int(total))
+    return status_of(run.path, run.record() or None, step, None if total is None else int(total))
 
 
 def success_curves(lines: list[Line]) -> list[dict[str, Any]]:

@@ -212,33 +212,27 @@ export function lineChart({
   return figure;
 }
 
+// One entry of a key: a short piece of the line, and what it is.
+function keyEntry(text, ...drawn) {
+  return el("li", {}, svg("svg", { width: 26, height: 12, "aria-hidden": "true" }, ...drawn), text);
+}
+
 export function key(series, references = []) {
+  const piece = (style) => svg("line", { class: style, x1: 1, x2: 25, y1: 6, y2: 6 });
   return el(
     "ul",
     { class: "key" },
     series.map((one) =>
-      el(
-        "li",
-        {},
-        svg(
-          "svg",
-          { width: 26, height: 12, "aria-hidden": "true" },
-          svg("line", { class: `line ${one.style} ${one.thin ? "thin" : ""}`, x1: 1, x2: 25, y1: 6, y2: 6 }),
-          one.thin ? null : mark(one.shape, 13, 6, { class: `mark ${one.style}` }),
-        ),
+      keyEntry(
         one.name,
+        piece(`line ${one.style} ${one.thin ? "thin" : ""}`),
+        one.thin ? null : mark(one.shape, 13, 6, { class: `mark ${one.style}` }),
       ),
     ),
     references.map((line) =>
-      el(
-        "li",
-        {},
-        svg(
-          "svg",
-          { width: 26, height: 12, "aria-hidden": "true" },
-          svg("line", { class: `reference ${line.name}`, x1: 1, x2: 25, y1: 6, y2: 6 }),
-        ),
+      keyEntry(
         `${line.name} (${percent(line.value)}, ${line.count} of ${line.total})`,
+        piece(`reference ${line.name}`),
       ),
     ),
   );

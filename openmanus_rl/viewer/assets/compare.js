@@ -1,6 +1,6 @@
 // Several runs: curves over each other, the settings that differ, and the same task played by two of them.
 
-import { el, replace, rove } from "viewer/dom.js";
+import { el, field, replace, rove } from "viewer/dom.js";
 import { lineChart } from "viewer/charts.js";
 import { number, outcome, percent, runNames } from "viewer/format.js";
 import { outcomeChip } from "viewer/episode.js";
@@ -179,10 +179,8 @@ export class Compare {
   drawSides() {
     const names = this.names();
     const side = (which, label) =>
-      el(
-        "label",
-        { class: "field" },
-        el("span", {}, label),
+      field(
+        label,
         el(
           "select",
           {

@@ -32,6 +32,11 @@ export function svg(tag, attributes, ...children) {
   return build(document.createElementNS(SVG, tag), attributes, children);
 }
 
+// A labelled control of a form.
+export function field(label, control) {
+  return el("label", { class: "field" }, el("span", {}, label), control);
+}
+
 export function replace(node, ...children) {
   node.replaceChildren();
   add(node, children);

@@ -1,6 +1,6 @@
 // The episodes of a run: filters, a list of any length, and the one that is chosen.
 
-import { el, replace, say } from "viewer/dom.js";
+import { el, field, replace, say } from "viewer/dom.js";
 import { number, outcome, words } from "viewer/format.js";
 import { Episode, outcomeChip } from "viewer/episode.js";
 import { LongList } from "viewer/list.js";
@@ -73,10 +73,8 @@ export class Trajectories {
 
   drawFilters() {
     const select = (name, label, shown) =>
-      el(
-        "label",
-        { class: "field" },
-        el("span", {}, label),
+      field(
+        label,
         el(
           "select",
           { name, "data-shown": name },
@@ -84,21 +82,20 @@ export class Trajectories {
           this.values(name).map((value) => el("option", { value }, visible(shown(value)))),
         ),
       );
-    const field = (name, label, type, more) =>
-      el("label", { class: "field" }, el("span", {}, label), el("input", { name, type, autocomplete: "off", ...more }));
+    const input = (name, label, type, more) => field(label, el("input", { name, type, autocomplete: "off", ...more }));
     replace(
       this.form,
-      el("div", { class: "wide-field" }, field("task", "Task", "search", { placeholder: "part of a task's name" })),
+      el("div", { class: "wide-field" }, input("task", "Task", "search", { placeholder: "part of a task's name" })),
       select("kind", "From", (value) => (value === "val" ? "validation" : "training")),
       select("outcome", "Outcome", (value) => outcome(value)[0]),
       el("div", { class: "wide-field" }, select("type", "Task type", words)),
       el(
         "div",
         { class: "four" },
-        field("from", "Step ≥", "number", { min: 0 }),
-        field("to", "Step ≤", "number", { min: 0 }),
-        field("low", "Reward ≥", "number", { step: "any" }),
-        field("high", "Reward ≤", "number", { step: "any" }),
+        input("from", "Step ≥", "number", { min: 0 }),
+        input("to", "Step ≤", "number", { min: 0 }),
+        input("low", "Reward ≥", "number", { step: "any" }),
+        input("high", "Reward ≤", "number", { step: "any" }),
       ),
       el(
         "button",
