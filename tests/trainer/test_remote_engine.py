@@ -11,6 +11,7 @@ from openmanus_rl.rollout.engine import Engine
 from openmanus_rl.trainer.ray_workers import EngineWorker
 from openmanus_rl.trainer.remote_engine import RemoteEngine
 from tests.rollout import test_engine_contract as contract
+from tests.rollout.every_engine import *  # noqa: F403 - the tests of the contract are collected here
 from tests.rollout.models import make_model, tokenizer
 from tests.trainer.ray_runs import cluster
 from tests.trainer.runs import small_config
@@ -33,18 +34,6 @@ def hosts(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 def make(hosts: list[Any]) -> Callable[[], Engine]:
     """Clients of their own."""
     return lambda: RemoteEngine(f"client {next(CLIENTS)}", hosts, 256, 512, 60.0)
-
-
-engine = contract.engine
-test_order = contract.test_every_token_has_a_log_prob_and_the_answers_keep_their_order
-test_ends = contract.test_length_and_stop_tokens_end_a_response
-test_stop_strings = contract.test_a_stop_string_ends_a_response_wherever_tokens_end
-test_company = contract.test_the_same_request_gives_the_same_answer_alone_and_in_company
-test_turns = contract.test_turns_of_a_session_continue_one_another
-test_room = contract.test_a_prompt_without_room_is_an_error_and_the_others_are_answered
-test_limit = contract.test_the_context_limit_ends_a_response
-test_cancelled = contract.test_cancelled_requests_are_never_given_back
-test_idle = contract.test_generate_needs_an_idle_engine
 
 
 def test_episodes_are_spread_and_stay(make: Callable[[], Any]) -> None:
