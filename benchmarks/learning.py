@@ -58,6 +58,7 @@ STUDIES = {
         seeds=(0,),
         elsewhere=(("the released games of valid_seen", ("--split", "valid_seen", "env.alfworld.source=dataset")),),
     ),
+    "webshop_tiny": Study("webshop_tiny", {"gigpo": ()}, episodes=200, seeds=(0,)),
 }
 
 

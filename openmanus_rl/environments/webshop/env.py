@@ -61,6 +61,7 @@ class WebshopEnv(TextEnv):
             raise ValueError(f"seed must be a whole number, got {seed!r}")
         if isinstance(win_reward, bool) or not isinstance(win_reward, int | float) or not 0 < win_reward < float("inf"):
             raise ValueError(f"win_reward must be a positive number, got {win_reward!r}")
+        self.generated = data_dir is None
         if data_dir is None:
             if isinstance(products, bool) or not isinstance(products, int) or not 80 <= products <= 1_000_000:
                 raise ValueError(f"products must lie between 80 and 1,000,000, got {products!r}")
@@ -78,8 +79,8 @@ class WebshopEnv(TextEnv):
         return NumberedTasks(split, len(self.shop.goals[split]))
 
     def expert(self) -> Expert:
-        """Reads and compares before it buys."""
-        return WebshopExpert()
+        """Reads and compares before it buys; descriptions of generated products say nothing that titles do not."""
+        return WebshopExpert(pages_to_read={"features": 4}) if self.generated else WebshopExpert()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
         """A new customer at the start page."""

@@ -1,7 +1,8 @@
 """A customer who reads: searches, looks at the hits one by one, and buys the one that has everything asked for.
 
 It plays from what is shown. Words of the instruction are looked for in a product's title, options, features and
-description; the hit that lacks the fewest is bought when none has all.
+description; the hit that lacks the fewest is bought when none has all. A word that another product offered as an
+option is not looked for in features: a product that does not offer it is left at once.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class WebshopExpert:
 
     patience: int = 12
     hurry: int = 36
+    pages_to_read: dict[str, int] = field(default_factory=lambda: {"features": 4, "description": 1})
+    """What may say more of a product, and up to how many missing words it is worth reading for."""
     actions: int = 0
     wish: list[str] = field(default_factory=list)
     cap: float = float("inf")
@@ -59,6 +62,8 @@ class WebshopExpert:
     read: set[str] = field(default_factory=set)
     decided: bool = False
     pages: int = 0
+    offered: set[str] = field(default_factory=set)
+    """Words of the options of all products seen."""
 
     def act(self, observation: str, info: Info) -> str:
         """The next action."""
@@ -121,8 +126,10 @@ class WebshopExpert:
         if self.current.missing is None:
             self.current.missing = self._missing(" ".join(texts[3:]))
             asked = (value for _, value in _NAMED_OPTION.findall(self.instruction))
-            self.current.not_offered = sum(value not in clicks for value in asked)
-        for page, worth in (("features", 4), ("description", 1)):
+            named = sum(value not in clicks for value in asked)
+            self.offered.update(*(analyze(target) for target in clicks if target not in _BUTTONS))
+            self.current.not_offered = max(named, len(self.current.missing & self.offered))
+        for page, worth in self.pages_to_read.items():
             if (
                 not self.current.not_offered
                 and 0 < len(self.current.missing) <= worth
