@@ -44,6 +44,7 @@ class WebshopEnv(TextEnv):
         items: str | None = None,
         cache_dir: str | Path | None = None,
         products: int = 1000,
+        goals_per_product: int = 4,
         goals: GoalKind = "synthetic",
         split_by: SplitBy = "goal",
         observation_mode: ObservationMode = "text",
@@ -65,9 +66,11 @@ class WebshopEnv(TextEnv):
         if data_dir is None:
             if isinstance(products, bool) or not isinstance(products, int) or not 80 <= products <= 1_000_000:
                 raise ValueError(f"products must lie between 80 and 1,000,000, got {products!r}")
+            if not isinstance(goals_per_product, int) or not 1 <= goals_per_product <= 100:
+                raise ValueError(f"goals_per_product must lie between 1 and 100, got {goals_per_product!r}")
             if goals == "human":
                 raise ValueError("goals=human needs data_dir with items_human_ins.json; generated ones read like them")
-            self.shop = generated_shop(products, seed)
+            self.shop = generated_shop(products, seed, goals_per_product)
         else:
             cache = None if cache_dir is None else Path(cache_dir).expanduser()
             self.shop = shop_from_files(Path(data_dir).expanduser(), items, goals, split_by, seed, cache)

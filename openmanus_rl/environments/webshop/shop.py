@@ -48,14 +48,14 @@ class Shop:
 
 
 @functools.lru_cache(maxsize=4)
-def generated_shop(products: int, seed: int) -> Shop:
+def generated_shop(products: int, seed: int, goals_per_product: int = 4) -> Shop:
     """A catalogue of our own; whole families of products are kept for valid_unseen."""
     catalogue = Catalogue([generate_product(number, seed) for number in range(products)])
     goals: dict[Split, list[Goal]] = {"train": [], "valid_seen": [], "valid_unseen": []}
     said: set[str] = set()
     for number, product in enumerate(catalogue.products):
         unseen = _share(f"{seed}/{family_of(number)}") < 0.15
-        for place, goal in enumerate(generate_goals(product, seed)):
+        for place, goal in enumerate(generate_goals(product, seed, goals_per_product)):
             seen: Split = "valid_seen" if place == 0 and _share(f"{seed}/{goal.asin}") < 0.4 else "train"
             if goal.instruction not in said:
                 said.add(goal.instruction)
