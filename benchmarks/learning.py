@@ -40,6 +40,9 @@ class Study:
     seeds: tuple[int, ...] = SEEDS
     elsewhere: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """What the trained model is also played on: what it is called, and the words of `eval`."""
+    start: str | None = None
+    """The run of another study whose model this one goes on from: `STUDY-FORM-SEED`."""
+    splits: tuple[str, ...] = ("valid_seen", "valid_unseen")
 
 
 STUDIES = {
@@ -57,6 +60,9 @@ STUDIES = {
         episodes=200,
         seeds=(0,),
         elsewhere=(("the released games of valid_seen", ("--split", "valid_seen", "env.alfworld.source=dataset")),),
+    ),
+    "alfworld_small": Study(
+        "alfworld_small", {"gigpo": ()}, seeds=(0,), start="alfworld_tiny-gigpo-0", splits=("valid_seen",)
     ),
     "webshop_tiny": Study("webshop_tiny", {"gigpo": ()}, episodes=200, seeds=(0,)),
 }
@@ -94,6 +100,8 @@ def _study(name: str, only: str | None, runs: Path) -> None:
 
 def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directory: Path) -> dict[str, Any]:
     """Train and evaluate once."""
+    if study.start:
+        overrides = (*overrides, f"actor_rollout_ref.model.path={_exported(directory.parent / study.start)}")
     words = ["train", "--recipe", study.recipe, *overrides, f"trainer.seed={seed}"]
     settings = to_yaml(load_config(study.recipe, None, [*overrides, f"trainer.seed={seed}"]))
     finished = directory / "finished.json"
@@ -102,7 +110,8 @@ def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directo
         _call(*words, f"trainer.default_local_dir={directory}", "trainer.resume_mode=disable")
         minutes = (time.monotonic() - start) / 60
         finished.write_text(json.dumps({"minutes": minutes, "settings": settings}))
-    before = _evaluate(study, str(directory / "base"), "--config", str(directory / "config.yaml"))
+    base = _exported(directory.parent / study.start) if study.start else directory / "base"
+    before = _evaluate(study, str(base), "--config", str(directory / "config.yaml"))
     after = _evaluate(study, str(directory))
     return {
         "form": form,
@@ -122,10 +131,19 @@ def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directo
     }
 
 
+def _exported(run: Path) -> Path:
+    """The model of a run as a directory beside it; made once."""
+    folder = run.with_name(f"{run.name}-model")
+    if not folder.is_dir():
+        _call("export", str(run), str(folder))
+    return folder
+
+
 def _evaluate(study: Study, *of: str) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "eval.json"
-        _call("eval", *of, "--episodes", str(study.episodes), "--json", str(file))
+        splits = () if "--split" in of else tuple(word for split in study.splits for word in ("--split", split))
+        _call("eval", *of, *splits, "--episodes", str(study.episodes), "--json", str(file))
         return json.loads(file.read_text())
 
 

@@ -50,16 +50,24 @@ def _study(study: dict[str, Any]) -> str:
 
 
 def _played(study: dict[str, Any]) -> str:
-    episodes = study["runs"][0]["after"]["valid_unseen"]["success"]["total"]
+    after = study["runs"][0]["after"]
+    episodes = after[_held_out(after)]["success"]["total"]
     how = f"at temperature {study['temperature']:g}" if study["temperature"] else "greedily"
-    return f"Each figure is of {episodes} episodes, played {how}."
+    where = "" if "valid_unseen" in after else " of `valid_seen`, other games in rooms that training knows"
+    return f"Each figure is of {episodes} episodes{where}, played {how}."
+
+
+def _held_out(splits: dict[str, Any]) -> str:
+    """What success is told of: valid_unseen where it was played."""
+    return "valid_unseen" if "valid_unseen" in splits else "valid_seen"
 
 
 def _row(run: dict[str, Any]) -> str:
     reached = (threshold["reached"] for threshold in run["thresholds"])
     first = " / ".join("-" if point is None else str(point["step"]) for point in reached)
+    split = _held_out(run["after"])
     cells = [
-        run["form"], str(run["seed"]), _rate(run["before"]["valid_unseen"]), _rate(run["after"]["valid_unseen"]),
+        run["form"], str(run["seed"]), _rate(run["before"][split]), _rate(run["after"][split]),
         str(run["best_step"]), first, _curve([point["success"] for point in run["curve"]]), f"{run['minutes']:.1f}",
         str(run["cores"]),
     ]  # fmt: skip
@@ -68,10 +76,11 @@ def _row(run: dict[str, Any]) -> str:
 
 def _together(form: str, runs: Sequence[dict[str, Any]]) -> str:
     """Mean, lowest and highest over the seeds: they share tasks, so their episodes are no independent sample."""
-    steps = statistics.fmean(run["after"]["valid_unseen"]["steps"] for run in runs)
-    columns = (("before", "valid_unseen"), ("after", "valid_unseen"), ("after", "valid_seen"))
+    split = _held_out(runs[0]["after"])
+    steps = statistics.fmean(run["after"][split]["steps"] for run in runs)
+    columns = (("before", split), ("after", split), ("after", "valid_seen"))
     cells = [form, *(_over_seeds([run[when][split]["success"]["rate"] for run in runs]) for when, split in columns)]
-    score = 100 * statistics.fmean(run["after"]["valid_unseen"]["score"] for run in runs)
+    score = 100 * statistics.fmean(run["after"][split]["score"] for run in runs)
     return f"| {' | '.join([*cells, f'{score:.1f}', f'{steps:.1f}'])} |"
 
 

@@ -289,6 +289,8 @@ def model_fault(path: str) -> str | None:
     if file.is_file():
         return None if file.suffix == ".gguf" else f"{path} is not a model: a directory or a .gguf file is expected"
     if not exists(file / "config.json"):
+        if exists(file / "config.yaml"):
+            return f"{path} is a run; `openmanus-rl export {path} FOLDER` writes its model as a directory"
         return f"{path} is not a model directory: it has no config.json"
     try:
         model_shape(path)
