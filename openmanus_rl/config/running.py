@@ -63,8 +63,8 @@ class WebshopOptions(Section):
     """Where the index of `data_dir` is kept. Default: below `$XDG_CACHE_HOME` or `~/.cache`."""
     products: Annotated[int, Field(ge=80, le=1_000_000)] = 1000
     """Size of a generated catalogue."""
-    goals_per_product: Annotated[int, Field(ge=1, le=100)] = 4
-    """Customers of each product of a generated catalogue, each with other wishes."""
+    shops: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Generated catalogues of that size, with other products each: who learns in one shop may learn it by heart."""
     goals: Literal["synthetic", "human"] = "synthetic"
     """Goals made from products, or those that people wrote (`items_human_ins.json`)."""
     split_by: Literal["goal", "product"] = "goal"

@@ -14,7 +14,7 @@ from openmanus_rl.environments.base import NumberedTasks, Split, StepResult, Tex
 from openmanus_rl.environments.webshop.expert import WebshopExpert
 from openmanus_rl.environments.webshop.reward import Score, score_purchase
 from openmanus_rl.environments.webshop.session import Session
-from openmanus_rl.environments.webshop.shop import GOAL_KINDS, generated_shop, shop_from_files
+from openmanus_rl.environments.webshop.shop import GOAL_KINDS, Shop, generated_shops, shop_from_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ class WebshopEnv(TextEnv):
         items: str | None = None,
         cache_dir: str | Path | None = None,
         products: int = 1000,
-        goals_per_product: int = 4,
+        shops: int = 1,
         goals: GoalKind = "synthetic",
         split_by: SplitBy = "goal",
         observation_mode: ObservationMode = "text",
@@ -66,20 +66,21 @@ class WebshopEnv(TextEnv):
         if data_dir is None:
             if isinstance(products, bool) or not isinstance(products, int) or not 80 <= products <= 1_000_000:
                 raise ValueError(f"products must lie between 80 and 1,000,000, got {products!r}")
-            if not isinstance(goals_per_product, int) or not 1 <= goals_per_product <= 100:
-                raise ValueError(f"goals_per_product must lie between 1 and 100, got {goals_per_product!r}")
+            if isinstance(shops, bool) or not isinstance(shops, int) or not 1 <= shops <= 1000:
+                raise ValueError(f"shops must lie between 1 and 1,000, got {shops!r}")
             if goals == "human":
                 raise ValueError("goals=human needs data_dir with items_human_ins.json; generated ones read like them")
-            self.shop = generated_shop(products, seed, goals_per_product)
+            self.shops = generated_shops(products, seed, shops)
         else:
             cache = None if cache_dir is None else Path(cache_dir).expanduser()
-            self.shop = shop_from_files(Path(data_dir).expanduser(), items, goals, split_by, seed, cache)
+            self.shops = (shop_from_files(Path(data_dir).expanduser(), items, goals, split_by, seed, cache),)
+        self.shop = self.shops[0]
         self.observation_mode, self.reward_mode, self.win_reward = observation_mode, reward, float(win_reward)
         self.reward_bounds = (0.0, self.win_reward if reward == "success" else 1.0)
 
     def tasks(self, split: Split) -> Sequence[str]:
-        """One task a goal."""
-        return NumberedTasks(split, len(self.shop.goals[split]))
+        """One task a goal, shop after shop."""
+        return NumberedTasks(split, sum(len(shop.goals[split]) for shop in self.shops))
 
     def expert(self) -> Expert:
         """Reads and compares before it buys; descriptions of generated products say nothing that titles do not."""
@@ -88,14 +89,21 @@ class WebshopEnv(TextEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
         """A new customer at the start page."""
         super().reset(seed=seed)
-        sizes = {split: len(goals) for split, goals in self.shop.goals.items()}
+        sizes = {split: len(self.tasks(split)) for split in self.shops[0].goals}
         split, number = parse_numbered_task(self.choose_task(seed, options), self.name, sizes)
-        self.goal: Goal = self.shop.goals[split][number]
+        self.shop, self.goal = self._find(split, number)
         self.session = Session(self.shop.catalogue, self.goal.instruction, self.shop.index.search)
         observation = self._observe()
         info = self._info(observation, True, None)
         self.begin(info)
         return observation, info
+
+    def _find(self, split: Split, number: int) -> tuple[Shop, Goal]:
+        for shop in self.shops:
+            if number < len(shop.goals[split]):
+                return shop, shop.goals[split][number]
+            number -= len(shop.goals[split])
+        raise AssertionError("a task's number lies within its split")
 
     def step(self, action: str) -> StepResult:
         """Search or click; anything else changes nothing."""

@@ -19,6 +19,7 @@ from openmanus_rl.environments.webshop.catalogue import Product
 from openmanus_rl.environments.webshop.goals import Goal, cap_text, draw_cap, make_goal
 
 FAMILY = 8
+GOALS_PER_PRODUCT = 4
 _HIDDEN_ATTRIBUTES = 2
 
 
@@ -69,10 +70,10 @@ def generate_product(number: int, seed: int) -> Product:
     )
 
 
-def generate_goals(product: Product, seed: int, count: int) -> list[Goal]:
+def generate_goals(product: Product, seed: int) -> list[Goal]:
     """What customers of a product ask for: two of its attributes, one value of every option, a price."""
     goals: list[Goal] = []
-    for number in range(count):
+    for number in range(GOALS_PER_PRODUCT):
         rng = random.Random(f"webshop/{seed}/goal/{product.asin}/{number}")
         attributes = tuple(rng.sample(product.attributes, 2))
         options = tuple((name, rng.choice(values)) for name, values in sorted(product.options.items()))

@@ -48,14 +48,19 @@ class Shop:
 
 
 @functools.lru_cache(maxsize=4)
-def generated_shop(products: int, seed: int, goals_per_product: int = 4) -> Shop:
+def generated_shops(products: int, seed: int, count: int) -> tuple[Shop, ...]:
+    """Shops with other products; the first one is that of the seed."""
+    return tuple(generated_shop(products, seed + 1_000_003 * number) for number in range(count))
+
+
+def generated_shop(products: int, seed: int) -> Shop:
     """A catalogue of our own; whole families of products are kept for valid_unseen."""
     catalogue = Catalogue([generate_product(number, seed) for number in range(products)])
     goals: dict[Split, list[Goal]] = {"train": [], "valid_seen": [], "valid_unseen": []}
     said: set[str] = set()
     for number, product in enumerate(catalogue.products):
         unseen = _share(f"{seed}/{family_of(number)}") < 0.15
-        for place, goal in enumerate(generate_goals(product, seed, goals_per_product)):
+        for place, goal in enumerate(generate_goals(product, seed)):
             seen: Split = "valid_seen" if place == 0 and _share(f"{seed}/{goal.asin}") < 0.4 else "train"
             if goal.instruction not in said:
                 said.add(goal.instruction)

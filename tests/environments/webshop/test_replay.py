@@ -100,7 +100,7 @@ def test_the_environment_plays_the_recorded_episodes(
     index = SearchIndex(["unused"])
     index.search = lambda query, limit=50: ranking  # type: ignore[method-assign] # noqa: ARG005
     env = WebshopEnv(reward="score")
-    env.shop = Recorded(catalogue, index, {"train": [read_goal(e["goal"]) for e in episodes]}, 0)  # type: ignore[dict-item]
+    env.shops = (Recorded(catalogue, index, {"train": [read_goal(e["goal"]) for e in episodes]}, 0),)  # type: ignore[dict-item]
     paid_alike = bought = 0
     for number, episode in enumerate(episodes):
         observation, info = env.reset(options={"task": f"train/{number}"})

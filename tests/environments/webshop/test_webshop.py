@@ -319,7 +319,7 @@ def test_a_query_of_a_megabyte_is_refused() -> None:
     ("options", "message"),
     [
         ({"products": 5}, "products must lie between 80 and 1,000,000, got 5"),
-        ({"goals_per_product": 0}, "goals_per_product must lie between 1 and 100, got 0"),
+        ({"shops": 0}, "shops must lie between 1 and 1,000, got 0"),
         ({"goals": "animal"}, "goals must be synthetic or human, got 'animal'"),
         ({"goals": "human"}, "goals=human needs data_dir"),
         ({"observation_mode": "html"}, "observation_mode must be text or text_rich"),
