@@ -206,6 +206,18 @@ def test_a_product_does_not_depend_on_the_size_of_the_catalogue() -> None:
     assert WebshopEnv(products=80, seed=1).shop.catalogue.products[0] != small.products[0]
 
 
+def test_tasks_of_several_shops_follow_one_another() -> None:
+    one, two = WebshopEnv(products=80), WebshopEnv(products=80, shops=2)
+    for split in ("train", "valid_seen", "valid_unseen"):
+        first = len(one.tasks(split))
+        goals = [shop.goals[split] for shop in two.shops]
+        assert len(two.tasks(split)) == sum(map(len, goals))
+        for number, goal in ((0, one.shop.goals[split][0]), (first - 1, goals[0][-1]), (first, goals[1][0])):
+            assert two.reset(options={"task": f"{split}/{number}"})[1]["goal"] == goal.instruction
+            assert two.goal.asin in {product.asin for product in two.shop.catalogue.products}
+    assert not {p.asin for p in two.shops[0].catalogue.products} & {p.asin for p in two.shops[1].catalogue.products}
+
+
 def test_families_of_valid_unseen_are_never_trained_on() -> None:
     shop = WebshopEnv().shop
     families = {
