@@ -207,7 +207,7 @@ def test_a_product_does_not_depend_on_the_size_of_the_catalogue() -> None:
 
 
 def test_tasks_of_several_shops_follow_one_another() -> None:
-    one, two = WebshopEnv(products=160), WebshopEnv(products=160, shops=2)
+    one, two = WebshopEnv(products=400), WebshopEnv(products=400, shops=2)
     for split in ("train", "valid_seen", "valid_unseen"):
         first = len(one.tasks(split))
         goals = [shop.goals[split] for shop in two.shops]
