@@ -10,7 +10,6 @@ workers are processes of their own, and weights reach them through a file in sha
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from contextlib import contextmanager
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from openmanus_rl.rollout.engine import Completion, Engine, Progress, failed
-from openmanus_rl.rollout.noise import key_of
+from openmanus_rl.rollout.engine import Engine, Progress
+from openmanus_rl.rollout.vllm_dialect import make_completion, sampling_arguments
+from openmanus_rl.rollout.vllm_processes import shielded_from_ctrl_c, told_if_dead, watch
 from openmanus_rl.rollout.vllm_settings import environment, require_vllm
 from openmanus_rl.rollout.weights_file import WeightsError, listed, written
 
@@ -31,18 +31,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from openmanus_rl.rollout.engine import Request, SamplingParams
+    from openmanus_rl.rollout.engine import Completion, Request
     from openmanus_rl.rollout.stopping import Decoder
     from openmanus_rl.rollout.vllm_settings import VllmSettings
 
 # Blocks of requests that have just ended are given back a moment later.
 EMPTYING_TRIES, EMPTYING_PAUSE = 100, 0.02
-# How often it is looked whether vLLM's processes are there.
-DEATH_PAUSE = 0.5
-
-
-class EngineDiedError(Exception):
-    """vLLM's processes are gone."""
 
 
 class VllmEngine(Engine):
@@ -70,6 +64,7 @@ class VllmEngine(Engine):
         self.errors: list[Completion] = []
         self.names: frozenset[str] = frozenset()
         self.asleep = False
+        self.closed = threading.Event()
         self.llm = self._start()
 
     def _start(self) -> Any:
@@ -79,7 +74,7 @@ class VllmEngine(Engine):
 
             arguments = EngineArgs(model=self.settings.folder, disable_log_stats=True, **self.settings.arguments())
             llm = LLMEngine.from_engine_args(arguments)
-        threading.Thread(target=tell_of_death, args=(llm.engine_core,), name="vLLM's death", daemon=True).start()
+        watch(llm.engine_core, self.closed)
         return llm
 
     # --- requests ---------------------------------------------------------------------------------------------
@@ -255,95 +250,8 @@ class VllmEngine(Engine):
 
     def close(self) -> None:
         """End vLLM's processes."""
+        self.closed.set()
         self.requests.clear()
         self.llm.engine_core.shutdown()
         if self.belongings is not None:
             self.belongings.cleanup()
-
-
-def sampling_arguments(sampling: SamplingParams, address: Sequence[int], limit: int) -> dict[str, Any]:
-    """What vLLM is asked for: the sampled token's log-prob, and an end where ours is.
-
-    >>> from openmanus_rl.rollout.engine import SamplingParams
-    >>> found = sampling_arguments(SamplingParams(max_tokens=8, stop=("</action>",)), (0, 1), 4)
-    >>> found["max_tokens"], found["detokenize"], found["ignore_eos"], found["logprobs"]
-    (4, True, True, 0)
-    """
-    return {
-        "max_tokens": limit,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        # 63 bits: vLLM keeps seeds as signed numbers.
-        "seed": key_of(address) >> 1,
-        "stop": list(sampling.stop),
-        "stop_token_ids": list(sampling.stop_token_ids),
-        # Only what was asked for ends a response; the model's own end is among the stop tokens if it should.
-        "ignore_eos": True,
-        "logprobs": 0,
-        # vLLM looks for stop strings in its text. The text itself is made from the ids, by our tokenizer.
-        "detokenize": bool(sampling.stop),
-        "skip_special_tokens": False,
-        "include_stop_str_in_output": True,
-    }
-
-
-def make_completion(
-    request: Request,
-    tokens: list[int],
-    logprobs: list[float],
-    finish_reason: str | None,
-    versions: Iterable[str],
-    version: int,
-    tokenizer: Decoder | None,
-) -> Completion:
-    """What vLLM gave, in our words. A response that was begun under older weights carries their version."""
-    oldest = min((int(found) for found in versions if found.isdecimal()), default=version)
-    if finish_reason not in ("stop", "length") or not tokens:
-        return failed(request, f"vLLM ended the response with {finish_reason!r}", oldest)
-    if not np.isfinite(logprobs).all():
-        worst = next(value for value in logprobs if not np.isfinite(value))
-        reason = f"the model gave a log-prob of {worst}: its weights or activations are not finite"
-        return failed(request, reason, oldest)
-    text = "" if tokenizer is None else tokenizer.decode(tokens, skip_special_tokens=True)
-    return Completion(
-        request.request_id,
-        np.array(tokens, np.int32),
-        np.minimum(np.array(logprobs, np.float32), 0.0),
-        "stop" if finish_reason == "stop" else "length",
-        text,
-        oldest,
-    )
-
-
-def tell_of_death(core: Any) -> None:
-    """Wake those who wait for an answer of processes that were killed: vLLM notices it, but lets them wait."""
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    while not core.resources.engine_dead:
-        time.sleep(DEATH_PAUSE)
-    core.outputs_queue.put_nowait(EngineDeadError())
-    for future in list(core.utility_results.values()):
-        if not future.done():
-            future.set_exception(EngineDeadError())
-
-
-@contextmanager
-def told_if_dead() -> Iterator[None]:
-    """vLLM's way of saying that its processes are gone, as ours."""
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    try:
-        yield
-    except EngineDeadError as error:
-        raise EngineDiedError(f"vLLM's processes have died: {error}") from error
-
-
-@contextmanager
-def shielded_from_ctrl_c() -> Iterator[None]:
-    """Processes that are started within the block do not hear Ctrl-C: the run finishes its step, with its engine."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -28,6 +28,9 @@ INSTALL = (
     "`make vllm` on one without; or take the engine that is always there: actor_rollout_ref.rollout.name=local"
 )
 RECEIVER = "openmanus_rl.rollout.vllm_worker.WeightReceiver"
+# The model in the process that schedules, as vLLM has it on one GPU. On a CPU it would take one more process, to bind
+# threads to cores, which we do not: this one starts in half the time, and sends a message less for every token.
+ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 GIB = 2**30
 MIN_BATCHED_TOKENS = 4096
 
@@ -90,6 +93,8 @@ class VllmSettings:
                 "enable_chunked_prefill": False,
                 "max_num_batched_tokens": max(self.max_model_len, MIN_BATCHED_TOKENS),
             }
+            if self.tensor_parallel_size == 1:
+                found["distributed_executor_backend"] = ONE_PROCESS
         if self.weight_transfer != "file":
             found["weight_transfer_config"] = {"backend": self.weight_transfer}
         return found

@@ -126,7 +126,7 @@ def run(config: Config, command: str = "") -> None:
         raise SystemExit(exits.BAD_INPUT)
     from transformers.utils import logging
 
-    from openmanus_rl.rollout.vllm_engine import EngineDiedError
+    from openmanus_rl.rollout.vllm_processes import EngineDiedError
     from openmanus_rl.rollout.weights_file import WeightsError
     from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError
     from openmanus_rl.trainer.ray_trainer import LogProbGapError
