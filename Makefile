@@ -66,7 +66,7 @@ $(VLLM_READY): pyproject.toml constraints-vllm.txt
 
 .PHONY: test-vllm
 test-vllm: $(VLLM_READY) ## Install vLLM (minutes), then run the tests with it
-	$(VLLM_VENV)/bin/python -m pytest -W default -m vllm tests/rollout tests/trainer
+	$(VLLM_VENV)/bin/python -m pytest -W default -m vllm tests/*/test_vllm_*.py
 
 .PHONY: lint
 lint: setup ## Format check, lint, import rules, types

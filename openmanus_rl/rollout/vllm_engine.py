@@ -10,6 +10,7 @@ workers are processes of their own, and weights reach them through a file in sha
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from contextlib import contextmanager
@@ -75,6 +76,7 @@ class VllmEngine(Engine):
             arguments = EngineArgs(model=self.settings.folder, disable_log_stats=True, **self.settings.arguments())
             llm = LLMEngine.from_engine_args(arguments)
         watch(llm.engine_core, self.closed)
+        llm.collective_rpc("published_owner", args=(os.getpid(),))
         return llm
 
     # --- requests ---------------------------------------------------------------------------------------------
@@ -135,8 +137,8 @@ class VllmEngine(Engine):
         """What was written since the last piece."""
         request_id, written = output.request_id, output.outputs[0]
         start = self.told.pop(request_id, 0)
-        tokens = list(written.token_ids)[start:]
-        places = list(written.logprobs or [])[start:]
+        tokens = list(written.token_ids[start:])
+        places = list((written.logprobs or [])[start:])
         if not output.finished:
             self.told[request_id] = start + len(tokens)
         logprobs = [min(place[token].logprob, 0.0) for token, place in zip(tokens, places, strict=True)]

@@ -73,6 +73,7 @@ class VllmServer:
                 self.stop()
                 raise ServerError(f"the vLLM server did not start in {seconds:g} s; its log says:\n{self.last_words()}")
             time.sleep(0.2)
+        self._belong()
 
     def start(self, seconds: float) -> None:
         """Start it, or start it again, and wait until it answers."""
@@ -84,10 +85,23 @@ class VllmServer:
         if not self.socket.exists():
             return False
         try:
-            with httpx.Client(transport=httpx.HTTPTransport(uds=str(self.socket)), timeout=5.0) as client:
+            with self._client(5.0) as client:
                 return client.get("http://vllm/health").status_code == httpx.codes.OK
         except httpx.TransportError:
             return False
+
+    def _belong(self) -> None:
+        """Have it end with this process, should this one be killed and not get to end it."""
+        body = {"method": "published_owner", "args": [os.getpid()]}
+        try:
+            with self._client(60.0) as client:
+                client.post("http://vllm/collective_rpc", json=body).raise_for_status()
+        except httpx.HTTPError as error:
+            self.stop()
+            raise ServerError(f"the vLLM server failed as soon as it was up: {error}\n{self.last_words()}") from error
+
+    def _client(self, seconds: float) -> httpx.Client:
+        return httpx.Client(transport=httpx.HTTPTransport(uds=str(self.socket)), timeout=seconds)
 
     def alive(self) -> bool:
         """Whether its process is there."""

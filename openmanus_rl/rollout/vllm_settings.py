@@ -123,7 +123,7 @@ class VllmSettings:
             found["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
         if not self.on_gpu:
             # vLLM would bind its threads to cores of its own choice, which other engines and the trainer use as well.
-            threads = self.n_threads or len(os.sched_getaffinity(0))
+            threads = self.n_threads or os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))
             found |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads)}
         if self.enforce_eager:
             # Else a helper of vLLM's sampler is compiled at the first request, for seconds.

@@ -6,6 +6,10 @@ imported by vLLM only. Names begin with `published_`, because vLLM refuses one t
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +29,11 @@ class WeightReceiver:
 
     vllm_config: Any
     model_runner: Any
+
+    def published_owner(self, pid: int) -> None:
+        """End with the process that this engine belongs to."""
+        if hasattr(os, "pidfd_open"):  # Linux
+            threading.Thread(target=end_with, args=(os.pidfd_open(pid),), name="the owner's end", daemon=True).start()
 
     def published_file(self, path: str) -> dict[str, Any]:
         """Take over the weights in a file: `sums` of what was read, and the parameters that nothing came for."""
@@ -58,6 +67,18 @@ class WeightReceiver:
                 own = module.named_parameters(recurse=False)
                 found |= {f"{name}.{part}": image(weight).tolist() for part, weight in own}
         return found
+
+
+def end_with(process: int) -> None:
+    """Wait for the end of a process (its descriptor), and end this one as well.
+
+    vLLM's processes are ended by whoever started them. If that one is killed, for want of memory say, they would stay
+    for ever, with the memory of a whole engine.
+    """
+    waiting = select.poll()
+    waiting.register(process, select.POLLIN)
+    waiting.poll()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def take_over(model: Any, weights: Iterator[tuple[str, Tensor]], vllm_config: Any) -> list[str]:

@@ -59,7 +59,10 @@ def open_vllm(path: str, tokenizer: Any, settings: EngineSettings) -> Engine:
     from openmanus_rl.workers.model import load_model
 
     model: Any = load_model(path, settings.dtype, "cpu")
-    context = settings.max_model_len or int(model.config.max_position_embeddings)
+    limit = int(model.config.max_position_embeddings)
+    context = settings.max_model_len or limit
+    if context > limit:
+        raise ValueError(f"max_model_len={context} is longer than the model's context of {limit}")
     belongings = tempfile.TemporaryDirectory(prefix="openmanus-rl-vllm-")
     try:
         folder = write_model_folder(model.config, tokenizer, Path(belongings.name) / "model")

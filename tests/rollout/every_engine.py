@@ -14,6 +14,7 @@ from tests.rollout.test_engine_contract import (
     test_the_context_limit_ends_a_response,
     test_the_same_request_gives_the_same_answer_alone_and_in_company,
     test_turns_of_a_session_continue_one_another,
+    test_what_is_told_along_the_way_is_the_response,
 )
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "test_the_context_limit_ends_a_response",
     "test_the_same_request_gives_the_same_answer_alone_and_in_company",
     "test_turns_of_a_session_continue_one_another",
+    "test_what_is_told_along_the_way_is_the_response",
 ]

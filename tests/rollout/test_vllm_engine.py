@@ -1,10 +1,11 @@
 """vLLM keeps the promises of every engine, writes what the local engine writes, and takes new weights over."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -29,15 +30,29 @@ def model() -> Any:
 
 
 @pytest.fixture(scope="module")
-def vllm(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
-    engine = VllmEngine(small_settings(tmp_path_factory.mktemp("vllm"), model), tokenizer())
-    yield engine
-    engine.close()
+def started(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], VllmEngine]]:
+    """The same engine again and again, because starting one takes a while; a new one where it has ended."""
+    folder = tmp_path_factory.mktemp("vllm")
+    made: list[VllmEngine] = []
+
+    def one() -> VllmEngine:
+        if not made or made[-1].closed.is_set():
+            made.append(VllmEngine(small_settings(folder, model), tokenizer()))
+        return made[-1]
+
+    yield one
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture
+def vllm(started: Callable[[], VllmEngine]) -> VllmEngine:
+    return started()
 
 
 @pytest.fixture
 def make(vllm: VllmEngine, model: Any) -> Callable[[], Engine]:
-    """The same engine again and again, as if it were new: starting one takes a while."""
+    """As if it were new."""
 
     def one() -> Engine:
         vllm.cancel([*vllm.requests, *(error.request_id for error in vllm.errors)])
@@ -163,13 +178,34 @@ def test_images_name_the_weights_that_differ(engine: Engine, model: Any) -> None
     assert set(differing(ours, theirs)) == changed
 
 
-def test_dead_processes_are_an_error_and_not_a_hang(tmp_path: Any, model: Any) -> None:
-    others = set(psutil.Process().children(recursive=True))
-    engine = VllmEngine(small_settings(tmp_path, model), tokenizer())
-    engine.load_weights(model.named_parameters(), 0)
-    engine.submit(asked(4, max_tokens=400))
-    for child in set(psutil.Process().children(recursive=True)) - others:
-        child.kill()
-    with pytest.raises(EngineDiedError, match="vLLM's processes have died"):
-        list(iter(engine.poll, []))
+def test_who_reads_along_is_told_of_every_token(
+    vllm: VllmEngine, make: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm, "read_along", True)
+    contract.test_what_is_told_along_the_way_is_the_response(make(), make)
+    engine = make()
+    engine.submit(asked(1, max_tokens=5))
+    sizes = []
+    while engine.in_flight:
+        written, _ = engine.advance()
+        sizes += [len(piece.token_ids) for piece in written]
+    assert sizes == [1] * 5
+    engine.submit(asked(2, max_tokens=400))
+    engine.advance()
+    engine.cancel(["r0", "r1"])
+    assert engine.in_flight == 0
+    assert vllm.told == {}  # nothing is kept of what was cancelled
+
+
+def test_processes_end_with_their_owner_and_death_is_an_error_and_not_a_hang(
+    vllm: VllmEngine, make: Callable[[], Engine]
+) -> None:
+    """The owner is the process that started vLLM; here it is another one as well, which is then killed."""
+    engine = make()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as owner:
+        vllm.llm.collective_rpc("published_owner", args=(owner.pid,))
+        engine.submit(asked(4, max_tokens=400))
+        owner.kill()
+        with pytest.raises(EngineDiedError, match="vLLM's processes have died"):
+            list(iter(engine.poll, []))
     engine.close()
