@@ -9,6 +9,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
+PEERS_VENV  := .venv-peers
+PEERS_READY := $(PEERS_VENV)/.ready
+PEERS_PIP    = $(PEERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-peers.txt
+
 VLLM_VENV  := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 VLLM_PIP    = $(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
@@ -80,8 +84,18 @@ format: setup ## Format the code and apply safe lint fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# What the benchmarks compare with, and this package beside it; again torch comes first.
+.PHONY: peers
+peers: $(PEERS_READY) ## Create .venv-peers, with TRL for the benchmarks
+
+$(PEERS_READY): pyproject.toml constraints-peers.txt
+	test -x $(PEERS_VENV)/bin/python || $(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_PIP) torch
+	$(PEERS_PIP) trl datasets accelerate --editable .
+	@touch $@
+
 .PHONY: bench
-bench: setup ## Run the benchmarks; results go to benchmarks/results
+bench: setup peers vllm ## Run the benchmarks, beside TRL and vLLM; results go to benchmarks/results and docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
 .PHONY: docs

@@ -1,12 +1,15 @@
-"""Run every `bench_*.py` here (or those named), print the tables, keep the raw numbers as JSON.
+"""Run every `bench_*.py` here (or those named), print tables, keep raw numbers as JSON, write docs/benchmarks.md.
 
 python -m benchmarks [NAME ...]
+python -m benchmarks --list
 """
 
+import ast
 import importlib
 import sys
 from pathlib import Path
 
+from benchmarks import comparison_page
 from benchmarks.harness import Report, machine
 
 HERE = Path(__file__).parent
@@ -15,6 +18,11 @@ HERE = Path(__file__).parent
 def main(names: list[str]) -> None:
     """Run the named benchmarks, or all of them."""
     found = sorted(file.stem.removeprefix("bench_") for file in HERE.glob("bench_*.py"))
+    if names == ["--list"]:
+        for name in found:
+            text = ast.get_docstring(ast.parse((HERE / f"bench_{name}.py").read_text(encoding="utf-8"))) or ""
+            print(f"{name:<18}{text.splitlines()[0]}")
+        return
     unknown = sorted(set(names) - set(found))
     if unknown:
         sys.exit(f"error: no benchmark named {', '.join(unknown)}; there are {', '.join(found)}")
@@ -22,7 +30,8 @@ def main(names: list[str]) -> None:
     for name in names or found:
         report = Report(name)
         importlib.import_module(f"benchmarks.bench_{name}").run(report)
-        print(f"raw numbers: {report.write(HERE / 'results').relative_to(HERE.parent)}")
+        print(f"raw numbers: {report.write(comparison_page.RESULTS).relative_to(HERE.parent)}")
+        comparison_page.write()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,17 @@
-"""Advantage estimators on one core: 16 tasks x 8 episodes x 128 steps is 16,384 rows; growth to 262,144."""
+"""Advantage estimators on one core: 16 tasks x 8 episodes x 128 steps is 16,384 rows; growth to 262,144.
+
+Then their share of a training step: steps of the default recipe (a model of 1 M parameters, 16 tasks x 8 episodes of at
+most 20 turns) with each estimator, one thread.
+"""
+
+import statistics
 
 import numpy as np
 import torch
 
 from benchmarks.harness import Report, medians
+from benchmarks.peers.sides import Side
+from benchmarks.peers.work import Work, base_model
 from openmanus_rl.algorithms import (
     build_step_group,
     compute_gae_advantage_return,
@@ -23,6 +31,20 @@ def run(report: Report) -> None:
             _measure(report, tasks, steps)
     finally:
         torch.set_num_threads(threads)
+    for estimator in ("gigpo", "gae", "grpo"):
+        _share(report, estimator)
+
+
+def _share(report: Report, estimator: str) -> None:
+    """Medians over training steps; the first, in which everything warms up, does not count."""
+    work = Work(base_model("nano"), estimator=estimator)
+    with Side(estimator, "own", "benchmarks.peers.ours", work, "step") as side:
+        made = [side.ask("round", number) for number in range(1, 5)][1:]
+    seconds = statistics.median(step["stages"]["advantages"] for step in made)
+    whole = statistics.median(step["seconds"] for step in made)
+    rows = statistics.median(step["steps"] for step in made)
+    share = 100 * statistics.median(step["stages"]["advantages"] / step["seconds"] for step in made)
+    report.row(f"{estimator}, in a training step", rows=rows, ms=1e3 * seconds, step_seconds=whole, percent=share)
 
 
 def _measure(report: Report, tasks: int, steps: int) -> None:

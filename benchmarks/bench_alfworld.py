@@ -1,4 +1,4 @@
-"""Native ALFWorld against stock TextWorld on the same games and the same commands; memory; generating games.
+"""Native ALFWorld against stock TextWorld on the same games and the same commands: time, memory; generating games.
 
 Games come from $ALFWORLD_DATA if it is set, else they are generated.
 """
@@ -7,8 +7,10 @@ import gc
 import os
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import tracemalloc
 from pathlib import Path
@@ -22,6 +24,40 @@ from openmanus_rl.environments.alfworld.generator import generate
 from openmanus_rl.environments.registry import make_env
 
 GAMES, STEPS = 12, 40
+# In a process of its own: the files are played a little, one instance each, and all instances are kept.
+RESIDENT = """
+    import sys
+    from pathlib import Path
+
+    def resident():
+        status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+        return int(status["VmRSS"].split()[0]) / 1024
+
+    def native(file):
+        from openmanus_rl.environments.alfworld.engine import Engine, Layout
+        from openmanus_rl.environments.alfworld.game import load_game
+
+        engine = Engine(Layout(load_game(Path(file))))
+        engine.step("look")
+        return engine
+
+    def textworld(file):
+        import textworld
+        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+
+        env = AlfredDemangler(textworld.envs.PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
+        env.load(file)
+        env.reset()
+        env.step("look")
+        return env
+
+    name, first, *others = sys.argv[1:]
+    make = {"native": native, "textworld": textworld}[name]
+    kept = [make(first)]
+    before = resident()
+    kept += [make(file) for file in others]
+    print((resident() - before) / len(others))
+"""
 
 
 def games(folder: Path) -> tuple[str, list[Path]]:
@@ -39,9 +75,13 @@ def run(report: Report) -> None:
     with tempfile.TemporaryDirectory() as folder:
         kind, files = games(Path(folder))
         native, reference = _side_by_side(files)
+        resident = {name: _resident(name, files) for name in ("native", "textworld")}
     for name, (load, step) in (("native", native), ("textworld", reference)):
         report.row(f"{name}, {len(files)} {kind}", load_ms=1e3 * load, step_ms=1e3 * step, steps_a_second=1 / step)
-    report.row("native over textworld", step_ratio=reference[1] / native[1], load_ratio=reference[0] / native[0])
+    for name, size in resident.items():
+        report.row(f"{name}, resident memory", mib_an_instance=size)
+    report.row("native over textworld", step_ratio=reference[1] / native[1], load_ratio=reference[0] / native[0],
+               memory_ratio=resident["textworld"] / resident["native"])  # fmt: skip
     _generation(report)
     _memory(report)
 
@@ -79,6 +119,12 @@ def _side_by_side(files: list[Path]) -> tuple[tuple[float, float], tuple[float, 
     # Means over steps: a run pays for its slow steps too.
     (native, reference) = ((statistics.median(loads[k]), statistics.fmean(steps[k])) for k in (0, 1))
     return native, reference
+
+
+def _resident(name: str, files: list[Path]) -> float:
+    """MiB that an instance with a game of its own adds to a process that has one already."""
+    command = [sys.executable, "-c", textwrap.dedent(RESIDENT), name, *map(str, files)]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
 
 
 def _generation(report: Report) -> None:

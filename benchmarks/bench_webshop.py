@@ -1,10 +1,11 @@
-"""WebShop's catalogue and search at 1 k, 10 k and 100 k products: building, opening, memory, files, search.
+"""WebShop at 1 k, 10 k and 100 k products: steps, memory; its catalogue and search: building, opening, files, search.
 
 The products are variations of real ones if $WEBSHOP_DATA (or ../shared/data/webshop) has `items_shuffle_1000.json.gz`,
 else of made-up ones. Variations mix the words of products and bring one new word each, so the vocabulary grows more
 slowly than in a real catalogue. $BENCH_WEBSHOP_SIZES="1000 1180000" sets other sizes.
 """
 
+import gc
 import gzip
 import os
 import random
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import textwrap
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,11 @@ from typing import Any
 import orjson
 
 from benchmarks.harness import Report
+from openmanus_rl.environments.base import fill_blanks
+from openmanus_rl.environments.webshop.env import WebshopEnv
 from openmanus_rl.environments.webshop.store import Store, open_store
 
+VISITS, STEPS, INSTANCES = 200, 15, 200
 SIZES = "1000 10000 100000"
 MIB = 1 << 20
 # In a process of its own, so that its memory is its own: seconds, resident MiB now, resident MiB at most.
@@ -114,6 +119,35 @@ def run(report: Report) -> None:
             seconds, now, _, own = (statistics.median(column) for column in zip(*opened, strict=True))
             report.row(f"open, {what}", ms=1e3 * seconds, resident_mib=now, of_its_own_mib=own)
             _search(report, what, open_store(*files, cache), queries)
+            _play(report, what, Path(folder), f"_{size}", cache)
+
+
+def _play(report: Report, what: str, folder: Path, items: str, cache: Path) -> None:
+    """Steps a second of customers who search for what they want and then click at random; memory of each."""
+    envs = [WebshopEnv(folder, items, cache)]
+    env, rng, spent, steps = envs[0], random.Random(0), 0.0, 0
+    for task in env.tasks("train")[:VISITS]:
+        _, info = env.reset(options={"task": task})
+        for step in range(STEPS):
+            chosen = "search[<query>]" if step == 0 else rng.choice(info["admissible_actions"])
+            action = fill_blanks(chosen, str(info["goal"])[:60])
+            start = time.perf_counter()
+            _, _, over, _, info = env.step(action)
+            spent += time.perf_counter() - start
+            steps += 1
+            if over:
+                break
+    gc.collect()
+    tracemalloc.start()
+    for task in env.tasks("train")[:INSTANCES]:
+        envs.append(WebshopEnv(folder, items, cache))
+        _, info = envs[-1].reset(options={"task": task})
+        envs[-1].step(f"search[{info['goal'][:60]}]")
+    gc.collect()
+    size = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    instance = size / (len(envs) - 1) / 1024
+    report.row(f"play, {what}", steps_a_second=steps / spent, step_ms=1e3 * spent / steps, kib_an_instance=instance)
 
 
 def _in_process(*paths: Path) -> tuple[float, ...]:

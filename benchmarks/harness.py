@@ -5,7 +5,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,19 +34,30 @@ def medians(works: dict[str, Callable[[], object]], repeats: int = 7) -> dict[st
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The median of repeats, with the lowest and the highest.
+
+    >>> spread([3.0, 1.0, 2.0])
+    {'median': 2.0, 'lowest': 1.0, 'highest': 3.0}
+    """
+    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+
+
 class Report:
     """Rows of one benchmark, printed as they come and written as JSON at the end."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.rows: list[dict[str, Any]] = []
-        print(f"\n{name}")
+        self.raw: dict[str, Any] = {}
+        """What the rows were computed from, kept beside them."""
+        print(f"\n{name}", flush=True)
 
     def row(self, what: str, **numbers: float) -> None:
         """Add one line."""
         self.rows.append({"what": what, **numbers})
         shown = "   ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in numbers.items())
-        print(f"  {what:<44}{shown}")
+        print(f"  {what:<44}{shown}", flush=True)
 
     def write(self, folder: Path) -> Path:
         """Write the rows with the machine and the time; returns the file."""
@@ -54,5 +65,6 @@ class Report:
         when = datetime.now(UTC).isoformat(timespec="seconds")
         path = folder / f"{self.name}.json"
         record = {"benchmark": self.name, "when": when, "machine": machine(), "rows": self.rows}
+        record |= {"raw": self.raw} if self.raw else {}
         path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         return path

@@ -1,0 +1,244 @@
+"""docs/benchmarks.md from the numbers in benchmarks/results; nothing in it is written by hand.
+
+python -m benchmarks.comparison_page            print the page
+python -m benchmarks.comparison_page --write    write it
+"""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import comparison_texts as texts
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+Record = dict[str, Any]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Something that was to be reached: in which benchmark, by which row and number, and what it must be."""
+
+    text: str
+    benchmark: str
+    row: str
+    number: str
+    limit: float
+    at_least: bool = True
+    form: str = "{:.1f} x"
+
+    def line(self, records: dict[str, Record]) -> str | None:
+        """A line of the table; None where it was not measured."""
+        rows = [row for row in records.get(self.benchmark, {"rows": []})["rows"] if row["what"] == self.row]
+        if not rows:
+            return None
+        value = rows[0][self.number]
+        met = value >= self.limit if self.at_least else value <= self.limit
+        range_ = ""
+        if {"lowest", "highest"} <= rows[0].keys() and self.number == "median":
+            range_ = f" ({self.form.format(rows[0]['lowest'])} to {self.form.format(rows[0]['highest'])})"
+        return f"| {self.text} | {self.form.format(value)}{range_} | {'yes' if met else '**no**'} |"
+
+
+GOALS = (
+    Goal("rollout: 5 x as many steps a second as TRL", "rollout_peers", "this package over TRL", "median", 5.0),
+    Goal(
+        "rollout: not slower than vLLM in lockstep, 4 M parameters", "rollout_peers",
+        "this package over vLLM, LLM.generate in lockstep", "median", 1.0,
+    ),
+    Goal(
+        "the same, vLLM through our agent", "rollout_peers", "this package over vLLM, through our agent", "median", 1.0
+    ),
+    Goal("training step: 4 x as many tokens a second as TRL", "training_step", "this package over TRL", "median", 4.0),
+    Goal(
+        "update: 85 % of a bare loop's tokens a second", "update", "this package over bare loop, equal lengths",
+        "median", 0.85, form="{:.0%}",
+    ),
+    *(
+        Goal(
+            f"update: at most 1.1 x the bare loop's memory, vocabulary of {vocabulary}", "update",
+            f"memory, this package over bare loop, vocabulary of {vocabulary}", "ratio", 1.1, at_least=False,
+            form="{:.2f} x",
+        )
+        for vocabulary in ("4,096", "32,768", "151,936")
+    ),
+    Goal(
+        "update: memory besides weights flat from 4 k to 150 k tokens", "update", "memory growth, this package",
+        "ratio", 1.1, at_least=False, form="{:.2f} x",
+    ),
+    *(
+        Goal(
+            f"{name}: below 0.1 % of a training step", "advantages", f"{key}, in a training step", "percent", 0.1,
+            at_least=False, form="{:.2f} %",
+        )
+        for key, name in (("gigpo", "GiGPO"), ("gae", "GAE"), ("grpo", "GRPO"))
+    ),
+    Goal(
+        "80 % held-out success: 3 x sooner than TRL", "time_to_skill",
+        "TRL, GRPO over this package, default recipe, seconds", "median", 3.0,
+    ),
+)  # fmt: skip
+
+
+def page(records: dict[str, Record]) -> str:
+    """The whole page; benchmarks that were not run are left out."""
+    parts = [texts.INTRODUCTION]
+    lines = [line for goal in GOALS if (line := goal.line(records)) is not None]
+    if lines:
+        parts += [texts.GOALS, "\n".join(["| goal | measured | met |", "|---|---|---|", *lines]), texts.AFTER_GOALS]
+    for name, section in SECTIONS.items():
+        if name in records:
+            parts += [section(records[name])]
+    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+
+
+def measured(record: Record) -> str:
+    """When and on what."""
+    return f"Measured {record['when'][:10]} on {record['machine']}. `python -m benchmarks {record['benchmark']}`"
+
+
+def table(columns: dict[str, str], rows: Sequence[Row]) -> str:
+    """Rows as a table; `columns` gives the name of each number and how its column is headed."""
+    lines = [f"| | {' | '.join(columns.values())} |", "|---" * (1 + len(columns)) + "|"]
+    lines += [f"| {row['what']} | {' | '.join(number(row.get(name)) for name in columns)} |" for row in rows]
+    return "\n".join(lines)
+
+
+def number(value: float | None) -> str:
+    """Three digits that count, with commas.
+
+    >>> [number(value) for value in (None, 0.01234, 1.5, 42.04, 1234.56)]
+    ['', '0.0123', '1.5', '42', '1,235']
+    """
+    if value is None:
+        return ""
+    if abs(value) >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def _picked(record: Record, wanted: Callable[[str], bool]) -> list[Row]:
+    return [row for row in record["rows"] if wanted(row["what"])]
+
+
+def _ratios(record: Record) -> str:
+    rows = [row for row in record["rows"] if "median" in row]
+    return table({"median": "ratio", "lowest": "lowest", "highest": "highest"}, rows)
+
+
+def _rollout(record: Record) -> str:
+    rows = [row for row in record["rows"] if "steps_a_second" in row]
+    columns = {
+        "steps_a_second": "steps/s",
+        "lowest": "lowest",
+        "highest": "highest",
+        "generated_a_second": "tokens written/s",
+    }
+    return "\n\n".join([texts.ROLLOUT, measured(record), table(columns, rows), _ratios(record)])
+
+
+def _step(record: Record) -> str:
+    rows = [row for row in record["rows"] if "trained_a_second" in row]
+    columns = {
+        "trained_a_second": "tokens/s", "lowest": "lowest", "highest": "highest",
+        "generated_a_second": "tokens written/s", "steps_a_second": "environment steps/s",
+    }  # fmt: skip
+    seconds = [
+        {**row, "what": row["what"].removesuffix(", seconds a step")} for row in record["rows"] if "collect" in row
+    ]
+    shares = table({"collect": "collecting, s", "rest": "everything else, s"}, seconds)
+    padded = next(row["padded"] for row in record["rows"] if "padded" in row)
+    return "\n\n".join(
+        [texts.STEP.format(padded=padded), measured(record), table(columns, rows), _ratios(record), shares]
+    )
+
+
+def _update(record: Record) -> str:
+    rows = [row for row in record["rows"] if "tokens_a_second" in row]
+    speed = table({"tokens_a_second": "tokens/s", "lowest": "lowest", "highest": "highest"}, rows)
+    columns = {
+        "peak_mib": "peak, MiB", "weights_gradients_moments_mib": "of it weights, gradients, moments",
+        "besides_them_mib": "besides them",
+    }  # fmt: skip
+    memory = table(columns, [row for row in record["rows"] if "peak_mib" in row])
+    return "\n\n".join([texts.UPDATE, measured(record), speed, _ratios(record), texts.MEMORY, memory])
+
+
+def _advantages(record: Record) -> str:
+    sizes = table({"ms": "ms", "us_a_row": "µs a row"}, _picked(record, lambda what: "rows of" in what))
+    columns = {"rows": "rows", "ms": "ms", "step_seconds": "seconds of the step", "percent": "share, %"}
+    shares = table(columns, _picked(record, lambda what: "in a training step" in what))
+    return "\n\n".join([texts.ADVANTAGES, measured(record), sizes, texts.SHARES, shares])
+
+
+def _alfworld(record: Record) -> str:
+    speed = table(
+        {"steps_a_second": "steps/s", "step_ms": "ms a step", "load_ms": "ms to load"},
+        [row for row in record["rows"] if "steps_a_second" in row],
+    )
+    memory = table({"mib_an_instance": "MiB an instance"}, [row for row in record["rows"] if "mib_an_instance" in row])
+    columns = {"step_ratio": "a step", "load_ratio": "loading", "memory_ratio": "memory"}
+    ratios = table(columns, [row for row in record["rows"] if "step_ratio" in row])
+    return "\n\n".join([texts.ALFWORLD, measured(record), speed, memory, ratios])
+
+
+def _webshop(record: Record) -> str:
+    columns = {"steps_a_second": "steps/s", "step_ms": "ms a step", "kib_an_instance": "KiB an instance"}
+    play = table(columns, _picked(record, lambda what: what.startswith("play")))
+    opened = table(
+        {"ms": "ms", "resident_mib": "MiB of the process", "of_its_own_mib": "of it not shared"},
+        _picked(record, lambda what: what.startswith("open")),
+    )
+    search = table(
+        {"words": "words of the query", "median_ms": "ms", "p95_ms": "95th percentile, ms"},
+        _picked(record, lambda what: what.startswith("search")),
+    )
+    return "\n\n".join([texts.WEBSHOP, measured(record), play, opened, search])
+
+
+def _skill(record: Record) -> str:
+    columns = {
+        "reached": "seeds that reached it", "of": "of", "seconds": "seconds", "step": "training steps",
+        "generated": "tokens written", "trained": "tokens trained on", "success_at_the_end": "success at the end",
+    }  # fmt: skip
+    rows = [row for row in record["rows"] if "of" in row]
+    runs = ["| | seed | 80 % after | success over the steps |", "|---|---|---|---|"]
+    for run in record["raw"]["runs"]:
+        after = "not reached" if run["reached"] is None else f"{run['reached']['seconds']:.0f} s"
+        after += "" if run["reached"] is not None else f" in {run['seconds']:.0f} s"
+        curve = " ".join(f"{100 * point['success']:.0f}" for point in run["curve"])
+        runs.append(f"| {run['side']} | {run['seed']} | {after} | {curve} |")
+    text = texts.SKILL.format(minutes=record["raw"]["limit_seconds"] / 60)
+    return "\n\n".join([text, measured(record), table(columns, rows), _ratios(record), "\n".join(runs)])
+
+
+SECTIONS: dict[str, Callable[[Record], str]] = {
+    "rollout_peers": _rollout,
+    "training_step": _step,
+    "update": _update,
+    "advantages": _advantages,
+    "alfworld": _alfworld,
+    "webshop": _webshop,
+    "time_to_skill": _skill,
+}
+
+
+def kept() -> dict[str, Record]:
+    """The numbers of every benchmark that was run."""
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))}
+
+
+def write() -> None:
+    """Write the page again."""
+    PAGE.write_text(page(kept()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv[1:]:
+        write()
+    else:
+        print(page(kept()))
