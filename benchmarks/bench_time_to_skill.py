@@ -1,10 +1,10 @@
 """Time to skill: seconds and tokens of training until 80 % of held-out tasks are solved; this package and TRL.
 
-Ours is the default recipe as it is (GiGPO), and with GRPO; TRL's is its GRPO (no KL, its default) with the recipe's rate
-and schedule. All start from the same warm-started model and play the same tasks in the same groups, two optimizer steps
-a batch, one thread. They take turns, step by step. Every 5 steps all are evaluated in the same way, greedily on 200
-tasks that nobody trains on; the clock stands still meanwhile. $BENCH_SKILL_SEEDS ("0 1 2") and $BENCH_SKILL_MINUTES (15,
-of each side's own training) bound it.
+Ours is the default recipe as it is (GiGPO), and with GRPO; TRL's is its GRPO (no KL, its default) with the recipe's
+rate and schedule. All start from the same warm-started model and play the same tasks in the same groups, two optimizer
+steps a batch, one thread. They take turns, step by step. Every 5 steps all are evaluated in the same way, greedily on
+200 tasks that nobody trains on; the clock stands still meanwhile. $BENCH_SKILL_SEEDS ("0 1 2") and
+$BENCH_SKILL_MINUTES (15, of each side's own training) bound it.
 """
 
 import os

@@ -3,8 +3,8 @@
 Qwen2-shaped model of 4 layers of width 256 (`init:tiny`), 30 episodes of 10 turns, 40 tokens read and 12 written in
 each, float32, one thread. The bare loop is transformers' own model on a batch of equal rows, so nothing is padded; its
 loss is the log-probs of the written tokens times the advantages, computed where tokens were written, and no more than
-that: no ratio, no clipping, no KL, no entropy, no metrics, no clipping of gradients. Ours does all of these, and packs the
-tokens. They take turns. Episodes of different lengths, which the bare loop has to pad, are measured too.
+that: no ratio, no clipping, no KL, no entropy, no metrics, no clipping of gradients. Ours does all of these, and packs
+the tokens. They take turns. Episodes of different lengths, which the bare loop has to pad, are measured too.
 
 Memory is the peak of a process that makes two updates, less what it held before it had a model; one process for each
 side and vocabulary.

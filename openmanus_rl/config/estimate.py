@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 GIB = 1024**3
+# Of a chunk and its gradient, however large the vocabulary is (workers/chosen_tokens.py).
+LOGITS_BYTES = 2**29
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def _actor_memory(config: Config, shape: ModelShape) -> dict[str, int]:
     adapters = trained if model.lora_rank else 0
     ranks = config.trainer.n_workers
     # Logits and their gradient exist for one chunk of action tokens at a time, in float32.
-    logits = 2 * actor.logits_chunk_tokens * shape.vocab * 4
+    logits = min(2 * actor.logits_chunk_tokens * shape.vocab * 4, LOGITS_BYTES)
     needs_reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
     parts = {
         "weights (float32)": (shape.parameters + adapters) * 4 // ranks,

@@ -18,6 +18,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from openmanus_rl.algorithms.entropy import entropy_from_logits
 from openmanus_rl.rollout.attention import UNSUPPORTED
+from openmanus_rl.workers.chosen_tokens import chosen_logprobs, chunks
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 IMPLEMENTATION = "openmanus_rl_packed"
 # Settings of models that change logits after the last layer; such models are asked for logits as a whole.
 LOGIT_CHANGES = ("logit_scale", "final_logit_softcapping", "logits_scaling", "output_multiplier_scale")
-# Logits of this many bytes are kept for the backward pass; beyond it they are computed again, chunk by chunk.
-KEPT_LOGITS = 2**28
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +82,14 @@ def token_logprobs(
     if any(getattr(model.config, name, None) not in (None, 1.0) for name in LOGIT_CHANGES):
         return _from_logits(_whole_logits(model, packed, targets), packed.token_ids[targets], temperature)
     hidden = hidden_states(model, packed)[targets - 1]
-    head = model.get_output_embeddings()
-    wanted = packed.token_ids[targets]
-    if not torch.is_grad_enabled() or len(targets) * head.weight.shape[0] * 4 <= KEPT_LOGITS:
-        parts = [
-            _chunk(part, head, tokens, temperature)
-            for part, tokens in zip(torch.split(hidden, chunk_tokens), torch.split(wanted, chunk_tokens), strict=True)
-        ]
-    else:
-        parts = [
-            checkpoint(_chunk, part, head, tokens, temperature, use_reentrant=False)
-            for part, tokens in zip(torch.split(hidden, chunk_tokens), torch.split(wanted, chunk_tokens), strict=True)
-        ]
+    head, wanted = model.get_output_embeddings(), packed.token_ids[targets]
+    if type(head) is torch.nn.Linear and head.bias is None:
+        return chosen_logprobs(hidden, head.weight, wanted, temperature, chunk_tokens)
+    # An output layer that is more than a matrix, such as one with an adapter.
+    parts = [
+        checkpoint(_chunk, hidden[part], head, wanted[part], temperature, use_reentrant=False)
+        for part in chunks(len(targets), head.weight.shape[0], chunk_tokens, hidden.device.type)
+    ]
     return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
 
 

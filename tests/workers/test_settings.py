@@ -11,7 +11,7 @@ from openmanus_rl.config.schema import Config
 from openmanus_rl.config.section import Section
 from openmanus_rl.data.batch import Batch
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
-from openmanus_rl.workers import packed
+from openmanus_rl.workers import chosen_tokens
 from openmanus_rl.workers.actor import ActorRolloutRefWorker
 from openmanus_rl.workers.critic import CriticWorker
 from openmanus_rl.workers.optimizer import schedule
@@ -174,13 +174,13 @@ def count_blocks(decoder: Any) -> list[int]:
 
 def test_logits_are_computed_in_chunks_and_portions_of_the_configured_size(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    original = packed._chunk
+    original = chosen_tokens._scaled
 
-    def seen(hidden: torch.Tensor, *more: Any) -> Any:
-        sizes.append(len(hidden))
-        return original(hidden, *more)
+    def seen(logits: torch.Tensor, *more: Any) -> Any:
+        sizes.append(len(logits))
+        return original(logits, *more)
 
-    monkeypatch.setattr(packed, "_chunk", seen)
+    monkeypatch.setattr(chosen_tokens, "_scaled", seen)
     batch = make_batch()
     group(use_kl_loss=False, logits_chunk_tokens=5).actor.compute_log_prob(batch)
     assert max(sizes) == 5

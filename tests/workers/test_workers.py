@@ -62,8 +62,8 @@ def test_log_probs_are_at_the_temperature_of_sampling() -> None:
 def test_chunked_and_recomputed_logits_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = make_batch()
     gradients = []
-    for kept in (2**28, 0):
-        monkeypatch.setattr("openmanus_rl.workers.packed.KEPT_LOGITS", kept)
+    for kept in (2, 0):
+        monkeypatch.setattr("openmanus_rl.workers.chosen_tokens.KEPT_CHUNKS", kept)
         model = make_model()
         prepare(model)
         packed = Packed(batch.token_ids, batch.position_ids, batch.cu_seqlens)
