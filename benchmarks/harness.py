@@ -64,7 +64,7 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         when = datetime.now(UTC).isoformat(timespec="seconds")
         path = folder / f"{self.name}.json"
-        record = {"benchmark": self.name, "when": when, "machine": machine(), "rows": self.rows}
+        record: dict[str, Any] = {"benchmark": self.name, "when": when, "machine": machine(), "rows": self.rows}
         record |= {"raw": self.raw} if self.raw else {}
         path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         return path

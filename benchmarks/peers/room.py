@@ -74,7 +74,7 @@ class Room:
         now, over = self._now, False
         if parsed.action is not None:
             observation, reward, terminated, truncated, self._info = self._env.step(parsed.action)
-            self._won += reward
+            self._won += float(reward)
             over = terminated or truncated
         else:
             observation = now.observation
@@ -93,4 +93,4 @@ class Room:
         """What the episode paid, less the recipe's price of invalid actions."""
         actor = self.config.actor_rollout_ref.actor
         price = actor.invalid_action_penalty_coef if actor.use_invalid_action_penalty else 0.0
-        return float(self._won) - price * self._invalid
+        return self._won - price * self._invalid

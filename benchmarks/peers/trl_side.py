@@ -66,9 +66,16 @@ class CountingTrainer(GRPOTrainer):  # type: ignore[misc]
     """TRL's trainer, which also counts tokens and keeps the time of collecting."""
 
     counted: Numbers
+    generating = 0.0
+
+    def _generate(self, prompts: Any) -> Any:
+        start = time.perf_counter()
+        made = super()._generate(prompts)
+        self.generating = time.perf_counter() - start
+        return made
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
-        before, start = Room.steps_taken, time.perf_counter()
+        before = Room.steps_taken
         made = super()._generate_and_score_completions(inputs)
         written = made["completion_mask"] * made["tool_mask"]
         self.counted = {
@@ -77,7 +84,7 @@ class CountingTrainer(GRPOTrainer):  # type: ignore[misc]
             "trained": int(made["prompt_mask"].sum() + made["completion_mask"].sum()),
             "padded": int(made["prompt_mask"].numel() + made["completion_mask"].numel()),
             "episodes": len(inputs),
-            "collect": time.perf_counter() - start,
+            "collect": self.generating,
         }
         return made
 

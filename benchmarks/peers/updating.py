@@ -80,6 +80,7 @@ def our_update(model: Any, batch: Batch) -> Callable[[], object]:
 def bare_update(model: Any, batch: Batch) -> Callable[[], object]:
     """Forward, backward, AdamW."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
+    assert batch.advantages is not None
     token_ids, written, advantages = (batch.pad(c) for c in (batch.token_ids, batch.action_mask, batch.advantages))
     # Rows end with padding, and nothing that counts looks at what comes after it: causal attention needs no mask.
     wanted, weights, count = token_ids[written], advantages[written], int(written.sum())
@@ -90,7 +91,7 @@ def bare_update(model: Any, batch: Batch) -> Callable[[], object]:
         hidden = model.model(input_ids=token_ids, use_cache=False).last_hidden_state
         logits = model.lm_head(hidden[before])
         loss = (F.cross_entropy(logits, wanted, reduction="none") * weights).sum() / count
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

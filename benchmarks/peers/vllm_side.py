@@ -8,6 +8,8 @@ import os
 import time
 from typing import Any
 
+import numpy as np
+
 from benchmarks.peers.room import Room
 from benchmarks.peers.sides import Numbers, given_work, serve
 from benchmarks.peers.work import Work, tasks_of_round
@@ -50,7 +52,7 @@ def lockstep(work: Work, config: Config) -> None:
                 text = rooms[k].act(written.text)
                 if text:
                     ids = list(written.token_ids)
-                    contexts[k] = contexts[k] + ids + chat.following(text, ids).tolist()
+                    contexts[k] = contexts[k] + ids + chat.following(text, np.array(ids, np.int32)).tolist()
                     going_on.append(k)
             playing = going_on
         seconds, steps = time.perf_counter() - start, Room.steps_taken - before

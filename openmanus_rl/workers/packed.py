@@ -83,7 +83,7 @@ def token_logprobs(
         return _from_logits(_whole_logits(model, packed, targets), packed.token_ids[targets], temperature)
     hidden = hidden_states(model, packed)[targets - 1]
     head, wanted = model.get_output_embeddings(), packed.token_ids[targets]
-    if type(head) is torch.nn.Linear and head.bias is None:
+    if type(head) is torch.nn.Linear and getattr(head, "bias", None) is None:
         return chosen_logprobs(hidden, head.weight, wanted, temperature, chunk_tokens)
     # An output layer that is more than a matrix, such as one with an adapter.
     parts = [
