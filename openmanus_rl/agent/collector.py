@@ -2,7 +2,7 @@
 
 An episode is a generator that says what it waits for (`Generate`, `CallEnv`) and is sent the result. Environments in
 this process are called at once, in the order of the episodes, so that the same episodes give the same schedule; those
-that block are called in threads.
+that block are called in threads. Neither kind may take longer than it is given.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ import queue
 import threading
 import time
 from collections import deque
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from openmanus_rl.agent.watchdog import OverdueError, Watchdog
+from openmanus_rl.rollout.engine import EngineDiedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -31,11 +35,11 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class CallEnv:
-    """Wait for a call of the environment, in a thread if it blocks, and not beyond `deadline` (of time.monotonic)."""
+    """Wait for a call of the environment, in a thread if it blocks; it may take so many seconds."""
 
     call: Callable[[], Any]
     blocking: bool
-    deadline: float
+    seconds: float
     what: str
 
 
@@ -48,15 +52,24 @@ class EnvTimeoutError(Exception):
     """An environment did not answer in time."""
 
 
+class EnvExitError(Exception):
+    """An environment called sys.exit."""
+
+
 class Collector:
     """Runs episodes to their end; `threads` is how many blocking environment calls may be under way."""
 
     def __init__(self, engine: Engine, threads: int = 64) -> None:
         self.engine = engine
         self.calls = EnvThreads(threads)
+        self.watchdog = Watchdog()
 
     def run(self, rollouts: Sequence[Rollout[T]], finished: Callable[[int, T], None] | None = None) -> list[T]:
         """The results, in the order of the rollouts; `finished` is told of each as it ends."""
+        with self.watchdog.on_guard():
+            return self._run(rollouts, finished)
+
+    def _run(self, rollouts: Sequence[Rollout[T]], finished: Callable[[int, T], None] | None) -> list[T]:
         results: dict[int, T] = {}
         # No more at once than the engine keeps the state of, else each turn would push out another episode's.
         started = min(len(rollouts), self.engine.max_sessions or len(rollouts))
@@ -83,22 +96,40 @@ class Collector:
                     elif wait.blocking:
                         self.calls.start(number, wait)
                     else:
-                        ready.appendleft((number, *_call(wait.call)))
+                        ready.appendleft((number, *self._call_here(wait)))
                 self.engine.submit(requests)
                 ready.extend(self._next(waiting))
-        finally:
-            for rollout in rollouts:
-                rollout.close()
-            self.engine.cancel(list(waiting))
-            self.calls.abandon_all()
+        except BaseException:
+            # An engine that has died may die again of being told that it is over: the first time is what is told.
+            with suppress(Exception):
+                self._give_up(rollouts, waiting)
+            raise
+        self._give_up(rollouts, waiting)
         return [results[number] for number in range(len(rollouts))]
+
+    def _give_up(self, rollouts: Sequence[Rollout[T]], waiting: dict[str, int]) -> None:
+        """Leave nothing behind, each thing whatever becomes of the others."""
+        with ExitStack() as everything:
+            everything.callback(self.calls.abandon_all)
+            everything.callback(self.engine.cancel, list(waiting))
+            for rollout in rollouts:
+                everything.callback(rollout.close)
+
+    def _call_here(self, wait: CallEnv) -> tuple[Any, Exception | None]:
+        try:
+            return _call(lambda: self.watchdog.call(wait.call, time.monotonic() + wait.seconds))
+        except OverdueError:
+            return None, EnvTimeoutError(f"{wait.what} did not return in time")
 
     def _next(self, waiting: dict[str, int]) -> list[tuple[int, Any, Exception | None]]:
         """Results that have come in: of environments, and of the engine if anything is in flight there."""
         arrived = self.calls.results(wait=not self.engine.in_flight)
         if self.engine.in_flight:
             completions: list[Completion] = self.engine.poll()
-            arrived += [(waiting.pop(c.request_id), c, None) for c in completions]
+            for completion in completions:
+                if completion.request_id not in waiting:
+                    raise EngineDiedError(f"the engine answered {completion.request_id}, which nobody waits for")
+                arrived.append((waiting.pop(completion.request_id), completion, None))
             arrived += self.calls.results(wait=False)
         return arrived
 
@@ -108,6 +139,8 @@ def _call(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
         return call(), None
     except Exception as error:  # noqa: BLE001 - an environment may fail in any way; the episode deals with it
         return None, error
+    except SystemExit as error:  # TextWorld does so; neither this process nor the thread is the environment's to end
+        return None, EnvExitError(f"it wanted to end the process: SystemExit({error.code!r:.200})")
 
 
 class EnvThreads:
@@ -116,7 +149,7 @@ class EnvThreads:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.done: queue.SimpleQueue[tuple[int, Any, Exception | None]] = queue.SimpleQueue()
-        self.running: dict[int, tuple[int, CallEnv]] = {}
+        self.running: dict[int, tuple[int, CallEnv, float]] = {}
         self.queued: deque[tuple[int, CallEnv]] = deque()
         self.tickets = 0
 
@@ -126,7 +159,7 @@ class EnvThreads:
             self.queued.append((number, wait))
             return
         self.tickets += 1
-        self.running[self.tickets] = (number, wait)
+        self.running[self.tickets] = (number, wait, time.monotonic() + wait.seconds)
         threading.Thread(target=self._work, args=(self.tickets, wait.call), daemon=True).start()
 
     def _work(self, ticket: int, call: Callable[[], Any]) -> None:
@@ -145,7 +178,8 @@ class EnvThreads:
         return found
 
     def _take(self, found: list[tuple[int, Any, Exception | None]], block: bool) -> None:
-        timeout = max(0.0, min((w.deadline for _, w in self.running.values()), default=0.0) - time.monotonic())
+        first = min((deadline for _, _, deadline in self.running.values()), default=0.0)
+        timeout = max(0.0, first - time.monotonic())
         try:
             while True:
                 ticket, value, error = self.done.get(block=block, timeout=min(timeout, 60.0) if block else None)
@@ -157,8 +191,8 @@ class EnvThreads:
 
     def _expire(self, found: list[tuple[int, Any, Exception | None]]) -> None:
         now = time.monotonic()
-        for ticket, (number, wait) in list(self.running.items()):
-            if wait.deadline <= now:
+        for ticket, (number, wait, deadline) in list(self.running.items()):
+            if deadline <= now:
                 del self.running[ticket]
                 found.append((number, None, EnvTimeoutError(f"{wait.what} did not return in time")))
 

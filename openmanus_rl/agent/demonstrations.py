@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from openmanus_rl.agent.recording import (
     opening_situation,
     record_turn,
 )
+from openmanus_rl.agent.watchdog import in_time
+from openmanus_rl.data.failures import error_text
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
 from openmanus_rl.environments.base import fill_blanks
 from openmanus_rl.environments.configured import make_configured_env
@@ -111,14 +114,15 @@ def demonstrate(
     keep_lost: bool = False,
     mistakes: float = 0.0,
     counts: DemoCounts | None = None,
+    episode_seconds: float = 600.0,
 ) -> Iterator[Trajectory]:
     """The expert's episodes of these tasks, in order; only those it won, unless `keep_lost`.
 
     With `mistakes` it errs so often, in episodes up to twice as long, and is seen to recover. If it wins, those turns
     are left out of the trajectory: what was written there is a part of the next turn's prompt, and no action.
 
-    An episode in which the environment or its expert fails is left out; `counts` has them all. Log-probs are zero: the
-    expert is sure of what it does. With a `TextChat` there are no token ids.
+    An episode in which the environment or its expert fails or hangs is left out; `counts` has them all. Log-probs are
+    zero: the expert is sure of what it does. With a `TextChat` there are no token ids.
     """
     if env.expert() is None:
         raise ValueError(f"{env_name or env.name} has no expert to learn from")
@@ -126,7 +130,7 @@ def demonstrate(
     for task in tasks:
         made = make_context(chat, template, room, context, history_length, slide)
         trajectory = _demonstration(
-            env, task, chat, template, made, max_steps, seed, split, env_name or env.name, mistakes
+            env, task, chat, template, made, max_steps, seed, split, env_name or env.name, mistakes, episode_seconds
         )
         counts.add(trajectory)
         if trajectory.won or (keep_lost and not trajectory.stop_reason.is_failure):
@@ -135,7 +139,7 @@ def demonstrate(
 
 def _demonstration(
     env: TextEnv, task: str, chat: Chat, template: PromptTemplate, context: Context, max_steps: int, seed: int,
-    split: str, env_name: str, mistakes: float,
+    split: str, env_name: str, mistakes: float, seconds: float,
 ) -> Trajectory:  # fmt: skip
     turns: list[Turn] = []
     reason, task_type, error = StopReason.ENV_ERROR, "", None
@@ -144,12 +148,14 @@ def _demonstration(
         assert expert is not None
         policy = ErringExpert(expert, mistakes, random.Random(f"{seed}/{task}/mistakes"))
         steps = 2 * max_steps if mistakes else max_steps
-        reason, task_type = _play(env, task, policy.act, chat, template, context, steps, seed, turns)
+        reason, task_type = in_time(
+            lambda: _play(env, task, policy.act, chat, template, context, steps, seed, turns), seconds
+        )
         if reason is StopReason.WON:
             policy.erred[-1] = False  # what wins is no mistake
             turns = [turn for turn, erred in zip(turns, policy.erred, strict=True) if not erred]
-    except Exception as failure:  # noqa: BLE001 - an environment may fail in any way, and it is counted
-        error = f"{type(failure).__name__}: {failure}"
+    except (Exception, SystemExit) as failure:  # noqa: BLE001 - an environment may fail in any way, and it is counted
+        error = error_text(failure)
     return Trajectory(
         task_id=task, group_id=task, traj_id=f"{task}/demo", turns=tuple(turns), stop_reason=reason,
         env_name=env_name, task_type=task_type, split=split, seed=seed, error=error,
@@ -207,7 +213,7 @@ def demonstrate_configured(
         yield from demonstrate(
             made, tasks, chat, configured_template(env), room, env.max_steps, env.context, env.history_length,
             slide=env.on_context_limit == "slide", split=split, env_name=env.env_name, keep_lost=keep_lost,
-            mistakes=mistakes, counts=counts,
+            mistakes=mistakes, counts=counts, episode_seconds=env.episode_seconds,
         )  # fmt: skip
     finally:
         made.close()
@@ -242,17 +248,24 @@ def collect_texts(env: EnvConfig, episodes: int = 300, seed: int = 0) -> list[st
     """Messages and answers of training episodes, as the config's template renders them.
 
     Half of the episodes are the expert's, half are played at random, with mistakes: a trained agent will see both. An
-    environment without an expert is played at random only.
+    environment without an expert is played at random only. Where it fails, what was said until then counts.
     """
     made, template, listener = make_configured_env(env, seed), configured_template(env), _Listener()
+    failure = ""
     try:
         for number, task in enumerate(choose_tasks(made.tasks("train"), episodes, seed)):
             expert = made.expert() if number % 2 == 0 else None
             policy = _RandomPolicy(random.Random(f"{seed}/{number}")).act if expert is None else expert.act
             context = make_context(listener, template, 1, env.context, env.history_length)
-            _play(made, task, policy, listener, template, context, env.max_steps, 0, [])
+            play = partial(_play, made, task, policy, listener, template, context, env.max_steps, 0, [])
+            try:
+                in_time(play, env.episode_seconds)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - as in any other episode
+                failure = failure or f"{task}: {error_text(error)}"
     finally:
         made.close()
+    if not listener.heard and failure:
+        raise ValueError(f"{env.env_name}: every episode failed, the first with {failure}")
     return listener.heard
 
 

@@ -8,7 +8,6 @@ An episode is: observe, render, generate, parse the action, step the environment
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,10 +20,13 @@ from openmanus_rl.agent.recording import (
     EnvFailedError,
     advance,
     check_answer,
+    check_written,
     ending,
     opening_situation,
     record_turn,
 )
+from openmanus_rl.agent.watchdog import EnvClock
+from openmanus_rl.data.failures import error_text
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
 from openmanus_rl.rollout.engine import Request, SamplingParams
 
@@ -61,8 +63,8 @@ class AgentSettings:
     """How episodes are played.
 
     `room` is the longest prompt in tokens. `slide`: an episode whose history outgrows it goes on from a window, else it
-    ends with `context_limit`. An environment that fails is tried again `retries` times, on a fresh instance, before the
-    episode ends with `env_error`.
+    ends with `context_limit`. An environment that fails, or takes longer than `episode_seconds` for all its answers, is
+    tried again `retries` times, on a fresh instance, before the episode ends with `env_error`.
     """
 
     max_steps: int
@@ -122,7 +124,8 @@ class OpenManusAgent:
     def close(self) -> None:
         """Close the environments that were kept for further episodes."""
         while self._free:
-            self._free.pop().close()
+            with suppress(Exception, SystemExit):  # its episodes are over: what it says at the end is worth no run
+                self._free.pop().close()
 
     # --- one episode ------------------------------------------------------------------------------------
 
@@ -151,10 +154,10 @@ class OpenManusAgent:
     def _attempt(
         self, episode: Episode, sampling: SamplingParams, turns: list[Turn]
     ) -> Rollout[tuple[StopReason, str]]:
-        deadline = time.monotonic() + self.settings.episode_seconds
-        env = yield from self._environment(deadline)
+        clock = EnvClock(self.settings.episode_seconds)
+        env = yield from self._environment(clock)
         try:
-            ended = yield from self._play(env, episode, sampling, turns, deadline)
+            ended = yield from self._play(env, episode, sampling, turns, clock)
         except BaseException:
             _let_go(env)
             raise
@@ -162,11 +165,11 @@ class OpenManusAgent:
         return ended
 
     def _play(
-        self, env: TextEnv, episode: Episode, sampling: SamplingParams, turns: list[Turn], deadline: float
+        self, env: TextEnv, episode: Episode, sampling: SamplingParams, turns: list[Turn], clock: EnvClock
     ) -> Rollout[tuple[StopReason, str]]:
         settings = self.settings
         observation, info = yield from self._ask_env(
-            env, lambda: env.reset(seed=episode.seed, options={"task": episode.task}), deadline, "reset"
+            env, lambda: env.reset(seed=episode.seed, options={"task": episode.task}), clock, "reset"
         )
         now = opening_situation(observation, info)
         context, memory = self._context(), self._memory()
@@ -184,7 +187,7 @@ class OpenManusAgent:
             shown, shown_info = now.observation, info
             reward, terminated, truncated = 0.0, False, False
             if parsed.action is not None:
-                result = yield from self._ask_env(env, partial(env.step, parsed.action), deadline, "step")
+                result = yield from self._ask_env(env, partial(env.step, parsed.action), clock, "step")
                 observation, reward, terminated, truncated, info = result
             turn = record_turn(prompt, written, parsed, shown, shown_info, reward, info)
             turns.append(turn)
@@ -200,26 +203,27 @@ class OpenManusAgent:
 
     # --- what an episode waits for ------------------------------------------------------------------------
 
-    def _environment(self, deadline: float) -> Rollout[TextEnv]:
+    def _environment(self, clock: EnvClock) -> Rollout[TextEnv]:
         """A free instance, or a new one."""
         if self._free:
             return self._free.pop()
         try:
-            made: TextEnv = yield CallEnv(self.make_env, self._blocking, deadline, "making the environment")
+            make = clock.timed(self.make_env)
+            made: TextEnv = yield CallEnv(make, self._blocking, clock.left, "making the environment")
             self._blocking = made.blocking
         except Exception as error:
-            raise EnvFailedError(f"making the environment: {type(error).__name__}: {error}") from error
+            raise EnvFailedError(f"making the environment: {error_text(error)}") from error
         return made
 
-    def _ask_env(self, env: TextEnv, call: Callable[[], Any], deadline: float, what: str) -> Rollout[Any]:
+    def _ask_env(self, env: TextEnv, call: Callable[[], Any], clock: EnvClock, what: str) -> Rollout[Any]:
         """The answer of the environment, checked; whatever goes wrong is the environment's failure."""
         try:
-            if time.monotonic() > deadline:
-                raise EnvTimeoutError(f"the episode took longer than {self.settings.episode_seconds:g} s")
-            answer = yield CallEnv(call, env.blocking, deadline, what)
+            if clock.left <= 0:
+                raise EnvTimeoutError(f"its answers took longer than {self.settings.episode_seconds:g} s in all")
+            answer = yield CallEnv(clock.timed(call), env.blocking, clock.left, what)
             check_answer(answer, 2 if what == "reset" else 5)
         except Exception as error:
-            raise EnvFailedError(f"{what}: {type(error).__name__}: {error}") from error
+            raise EnvFailedError(f"{what}: {error_text(error)}") from error
         return answer
 
     def _ask_engine(
@@ -235,7 +239,11 @@ class OpenManusAgent:
         )
         completion: Completion = yield Generate(request)
         if completion.error is not None:
-            raise EngineFailedError(completion.error)
+            raise EngineFailedError(completion.error or "the engine failed, and did not say why")
+        try:
+            check_written(completion)
+        except ValueError as error:
+            raise EngineFailedError(str(error)) from error
         return completion
 
     def _take_notes(
@@ -277,7 +285,7 @@ def _let_go(env: TextEnv) -> None:
     """Close an environment that has failed. How that goes does not matter any more, and it may hang as well."""
 
     def close() -> None:
-        with suppress(Exception):
+        with suppress(Exception, SystemExit):
             env.close()
 
     if env.blocking:

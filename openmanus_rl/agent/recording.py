@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from openmanus_rl.agent.compact import goal_of
 from openmanus_rl.agent.context import Past, Situation
-from openmanus_rl.data.json_values import check_json
-from openmanus_rl.data.trajectory import StopReason, Turn
+from openmanus_rl.data.json_values import check_json, check_text, plain_number
+from openmanus_rl.data.trajectory import MAX_LOGPROB, StopReason, Turn
 
 if TYPE_CHECKING:
     from openmanus_rl.agent.actions import ParsedAction
@@ -24,14 +26,59 @@ class EnvFailedError(Exception):
 
 
 def check_answer(answer: Any, length: int) -> None:
-    """Raise TypeError unless this is what `reset` (2 values) or `step` (5 values) answers."""
+    """Raise TypeError or ValueError unless this is what `reset` (2 values) or `step` (5 values) answers.
+
+    Everything that prompts, statistics and the end of an episode are made of is looked at here, so that a wrong type
+    is told where it came from. The reward and the rest of info are looked at where they are recorded.
+    """
     if not isinstance(answer, tuple) or len(answer) != length:
         raise TypeError(f"{length} values are expected, got {type(answer).__name__}")
     if not isinstance(answer[0], str):
         raise TypeError(f"an observation is text, got {type(answer[0]).__name__}")
-    missing = [key for key in INFO_KEYS if key not in answer[-1]]
+    check_text("the observation", answer[0])
+    if length == 5:
+        _check_flag("terminated", answer[2])
+        _check_flag("truncated", answer[3])
+    _check_info(answer[-1])
+
+
+def _check_info(info: Any) -> None:
+    if not isinstance(info, dict):
+        raise TypeError(f"info is a dict, got {type(info).__name__}")
+    missing = [key for key in INFO_KEYS if key not in info]
     if missing:
         raise TypeError(f"info has no {', '.join(missing)}")
+    _check_flag("info['won']", info["won"])
+    _check_flag("info['action_valid']", info["action_valid"])
+    check_text("info['task_type']", info["task_type"])
+    if info.get("score") is not None:
+        plain_number("info['score']", info["score"])
+    if isinstance(info.get("goal"), str):
+        check_text("info['goal']", info["goal"])
+    admissible = info["admissible_actions"]
+    if admissible is None:
+        return
+    if not isinstance(admissible, list | tuple):
+        raise TypeError(f"info['admissible_actions'] is a list or None, got {type(admissible).__name__}")
+    for position, action in enumerate(admissible):
+        check_text(f"info['admissible_actions'][{position}]", action)
+
+
+def _check_flag(name: str, value: object) -> None:
+    """Text or a number in its place would count as true."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} is true or false, got {value!r:.80}")
+
+
+def check_written(written: Completion) -> None:
+    """Raise ValueError unless every token has the log-prob of a probability, as training needs it."""
+    tokens, logprobs = len(written.token_ids), written.logprobs
+    if tokens != len(logprobs):
+        raise ValueError(f"the engine gave {tokens} tokens and {len(logprobs)} log-probs")
+    if not np.isfinite(logprobs).all():
+        raise ValueError("the engine gave a log-prob that is not finite")
+    if tokens and logprobs.max() > MAX_LOGPROB:
+        raise ValueError(f"the engine gave a log-prob of {logprobs.max()}, which no probability has")
 
 
 def opening_situation(observation: str, info: Info) -> Situation:

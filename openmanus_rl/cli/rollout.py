@@ -113,6 +113,7 @@ def _play(
     """Play, and write each trajectory as it ends: what was written stays, whatever happens after it."""
     from openmanus_rl.cli.flags import failures
     from openmanus_rl.cli.progress import Meter
+    from openmanus_rl.data.durable import append_whole
     from openmanus_rl.data.jsonl import dumps
     from openmanus_rl.evaluation.players import play_scored
 
@@ -120,7 +121,7 @@ def _play(
     meter = Meter(len(planned), player.engine.stats)
 
     def finished(trajectory: "Trajectory") -> None:
-        file.write(dumps(trajectory) + b"\n")
+        append_whole(file, dumps(trajectory) + b"\n")
         played.append(trajectory)
         meter.episode(trajectory)
 

@@ -104,7 +104,7 @@ class EnvConfig(Section):
     retries: NonNegativeInt = 1
     """How often an episode is tried again on a fresh environment before it ends with `env_error`."""
     episode_seconds: Positive = 600.0
-    """An episode in an environment that blocks may take so long."""
+    """So long may the environment of an episode take for all its answers together; then it counts as hung."""
     threads: Count = 64
     """How many environments that block are called at once."""
     anchor_mode: Literal["state", "observation"] = "state"
@@ -173,7 +173,8 @@ class TrainerConfig(Section):
     n_env_workers: Count | None = None
     """Processes that play episodes on Ray, a CPU each. Default: as many as training workers."""
     stage_timeout: Positive = 1800.0
-    """On Ray no worker may be silent for longer, in seconds; then it counts as dead."""
+    """On Ray no worker may be silent for longer, in seconds; then it counts as dead. So does an engine with
+    `async_rollout`."""
     async_rollout: AsyncRollout = AsyncRollout()
     max_restarts: NonNegativeInt = 3
     """How often a run on Ray goes on from its last checkpoint after training workers died; then it stops."""

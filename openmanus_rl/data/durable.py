@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError within the block says which file it is about: those of a write and of a sync do not say it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def sync(path: Path) -> None:
@@ -18,13 +31,31 @@ def sync(path: Path) -> None:
         os.close(opened)
 
 
+def append_whole(file: BinaryIO, line: bytes) -> None:
+    """Add a line to an unbuffered file; if that fails, the file ends with the line before it (a pipe does not).
+
+    A disk that runs full takes a part of a write and says how much; only the next write is an error.
+    """
+    end = file.seek(0, os.SEEK_END) if file.seekable() else None
+    try:
+        with naming(Path(file.name)):
+            left = memoryview(line)
+            while left:
+                left = left[file.write(left) :]
+    except BaseException:
+        if end is not None:
+            file.truncate(end)
+        raise
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file aside, then put it in place: whoever reads it finds all of it, or what was there before."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        aside.write_bytes(content)
-        sync(aside)
-        aside.replace(path)
-        sync(path.parent)
+        with naming(path):
+            aside.write_bytes(content)
+            sync(aside)
+            aside.replace(path)
+            sync(path.parent)
     finally:
         aside.unlink(missing_ok=True)

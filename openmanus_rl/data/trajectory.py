@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# A probability is at most 1; this much more is rounding.
+MAX_LOGPROB = 1e-3
+
+
 class StopReason(StrEnum):
     """Why an episode ended. Every episode has exactly one."""
 
@@ -94,7 +98,7 @@ class Turn:
             )
         if len(self.response_ids) and not len(self.prompt_ids):
             raise ValueError("response_ids without prompt_ids: an engine always continues something")
-        if len(self.response_logprobs) and self.response_logprobs.max() > 1e-3:
+        if len(self.response_logprobs) and self.response_logprobs.max() > MAX_LOGPROB:
             raise ValueError(f"response_logprobs must not exceed 0, got {self.response_logprobs.max()}")
 
     def __eq__(self, other: object) -> bool:

@@ -44,6 +44,7 @@ class AdaptedEnv(TextEnv):
         parameters = inspect.signature(inner.reset).parameters
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         self._reset_takes = {"seed", "options"} if takes_all else set(parameters)
+        self.passes_options_on = "options" in self._reset_takes
         self._admissible: tuple[str, ...] | None = None
 
     def tasks(self, split: Split) -> Sequence[str]:
@@ -79,7 +80,8 @@ class AdaptedEnv(TextEnv):
             return answer
         valid = self._admissible is None or is_admissible(action, self._admissible)
         observation, reward, terminated, truncated, given = self.inner.step(action)
-        reward, terminated, truncated = float(reward), bool(terminated), bool(truncated)
+        reward = float(reward)
+        terminated, truncated = _flag("terminated", terminated), _flag("truncated", truncated)
         info = self._complete(_text(observation, "step", self.label), given, won=terminated and reward > 0, valid=valid)
         if terminated or truncated:
             self.end(info, terminated, truncated)
@@ -87,7 +89,7 @@ class AdaptedEnv(TextEnv):
 
     def _complete(self, observation: str, given: dict[str, Any] | None, won: bool, valid: bool) -> Info:
         given = dict(given or {})
-        won = bool(given.pop("won", won))
+        won = _flag("info['won']", given.pop("won", won))
         info: Info = {
             "won": won,
             "score": 1.0 if won else 0.0,
@@ -106,6 +108,13 @@ class AdaptedEnv(TextEnv):
         """Close the class's own, if it can be closed."""
         if hasattr(self.inner, "close"):
             self.inner.close()
+
+
+def _flag(name: str, value: Any) -> bool:
+    """A truth value of whatever kind; text such as "False" is none, though Python takes it for true."""
+    if isinstance(value, str) or value not in (True, False):
+        raise TypeError(f"{name} is true or false, got {value!r:.80}")
+    return bool(value)
 
 
 def _text(observation: object, method: str, name: str) -> str:

@@ -52,12 +52,26 @@ def is_admissible(action: str, admissible: Sequence[str]) -> bool:
     """
     if action in admissible:
         return True
-    for listed in admissible:
-        if "<" in listed and _BLANK.search(listed):
-            pattern = ".+".join(re.escape(part) for part in _BLANK.split(listed))
-            if re.fullmatch(pattern, action, re.DOTALL):
-                return True
-    return False
+    return any(_fits(action, _BLANK.split(listed)) for listed in admissible if "<" in listed)
+
+
+def _fits(action: str, parts: list[str]) -> bool:
+    """Whether an action is these parts with something between each two.
+
+    Each is taken where it comes first, so that the time is that of reading the action once. A pattern of as many
+    blanks would try out all places of each: an environment that lists a hundred of them would hold up the run.
+    """
+    first, *others = parts
+    if not others or not action.startswith(first):
+        return False
+    *between, last = others
+    place = len(first)
+    for part in between:
+        found = action.find(part, place + 1)
+        if found < 0:
+            return False
+        place = found + len(part)
+    return place < len(action) - len(last) and action.endswith(last)
 
 
 def fill_blanks(action: str, words: str) -> str:
@@ -102,6 +116,8 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     reward_bounds: tuple[float, float] = (0.0, 1.0)
     blocking: bool = False
     """Whether `reset` and `step` wait for something outside this process: they are then called in threads."""
+    passes_options_on: bool = False
+    """Whether someone else looks at the options of `reset`; else those that are not known are refused here."""
 
     def __init__(self, anchor_mode: AnchorMode = "state") -> None:
         if anchor_mode not in ("state", "observation"):
@@ -121,6 +137,9 @@ class TextEnv(gymnasium.Env[str, str], ABC):
 
     def choose_task(self, seed: int | None, options: dict[str, Any] | None) -> str:
         """The task that `reset` was asked for: `options["task"]`, else one of the training tasks by the seed."""
+        unknown = [] if self.passes_options_on else [repr(name) for name in options or {} if name != "task"]
+        if unknown:
+            raise ValueError(f"reset has no option {', '.join(unknown)}: options={{'task': ID}} is all there is")
         task = (options or {}).get("task")
         if task is not None:
             return str(task)

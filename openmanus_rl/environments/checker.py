@@ -17,6 +17,7 @@ import tracemalloc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from openmanus_rl.data.failures import error_text
 from openmanus_rl.data.json_values import check_json
 from openmanus_rl.environments.base import SPLITS, TextEnv, fill_blanks
 from openmanus_rl.environments.registry import make_env
@@ -77,8 +78,8 @@ def _run(label: str, check: Callable[[Subject], str | CheckResult], subject: Sub
         outcome = check(subject)
     except CheckFailedError as error:
         return CheckResult(label, "fail", str(error))
-    except Exception as error:  # noqa: BLE001 - whatever an environment raises is a finding about it
-        return CheckResult(label, "fail", f"raised {type(error).__name__}: {error}")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever an environment raises is a finding about it
+        return CheckResult(label, "fail", f"raised {error_text(error)}")
     return outcome if isinstance(outcome, CheckResult) else CheckResult(label, "pass", outcome)
 
 

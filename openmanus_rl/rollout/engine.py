@@ -29,6 +29,10 @@ FinishReason = Literal["stop", "length", "error"]
 Address = tuple[int, ...]
 
 
+class EngineDiedError(RuntimeError):
+    """An engine is gone, or does not keep to the protocol: nothing more is to be had of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How a response is drawn. `temperature=0` always takes the likeliest token; `top_k=-1` keeps the vocabulary.

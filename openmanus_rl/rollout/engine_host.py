@@ -5,11 +5,13 @@
     host.submit("visitor 7", requests, listener) told as it is written, token by token
 
 Whatever touches the engine is done by its thread, between two steps, so requests join those under way at once. Any
-engine of the protocol can be behind it.
+engine of the protocol can be behind it. When the engine dies, everybody who waits for it is told, and everybody who
+asks for something later.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from collections import defaultdict
@@ -18,7 +20,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from openmanus_rl.rollout.engine import Completion, Engine, Progress
+from openmanus_rl.rollout.engine import Completion, Engine, EngineDiedError, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,6 +35,8 @@ Listener = Callable[[Progress | Completion | Exception], None]
 """Called by the engine's thread with every piece, with each completion, or with what the engine died of."""
 # How long a client waits before it looks again whether its requests were cancelled.
 WAIT = 60.0
+# How long an engine that is closed may take to finish its step.
+LAST_STEP = 30.0
 
 
 class EngineHost:
@@ -45,6 +49,7 @@ class EngineHost:
         self.done: dict[str, list[Completion]] = defaultdict(list)
         self.failure: Exception | None = None
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._waiting: set[Future[Any]] = set()
         self._news = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._thread.start()
@@ -74,8 +79,7 @@ class EngineHost:
         """Completions of this client's requests; [] if none comes in time."""
         with self._news:
             self._news.wait_for(lambda: self.done[client] or self.failure is not None, seconds)
-            if self.failure is not None:
-                raise RuntimeError(f"the engine failed: {self.failure}") from self.failure
+            self._check_alive()
             return self.done.pop(client)
 
     def release(self, client: str, sessions: Sequence[str]) -> None:
@@ -110,10 +114,8 @@ class EngineHost:
 
     # --- for whoever holds the engine -----------------------------------------------------------------------
 
-    def do(self, work: Callable[[], T]) -> T:
-        """Have the engine's thread do something, and wait for it."""
-        if self.failure is not None:
-            raise RuntimeError(f"the engine failed: {self.failure}") from self.failure
+    def do(self, work: Callable[[], T], seconds: float | None = None) -> T:
+        """Have the engine's thread do something, and wait for it; EngineDiedError if that takes longer."""
         result: Future[T] = Future()
 
         def task() -> None:
@@ -122,14 +124,32 @@ class EngineHost:
             except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
                 result.set_exception(error)
 
+        with self._news:  # an engine that dies from here on finds it among those who wait
+            self._check_alive()
+            self._waiting.add(result)
         self._tasks.put(task)
-        return result.result()
+        try:
+            return result.result(seconds)
+        except TimeoutError:
+            if result.done():  # then it is what the work itself raised
+                raise
+            raise EngineDiedError(f"the engine did not do in {seconds:g} s what it was asked to") from None
+        finally:
+            with self._news:
+                self._waiting.discard(result)
 
     def close(self) -> None:
-        """Stop the thread, and give back what the engine holds."""
+        """Stop the thread, and give back what the engine holds; one that is stuck in a step is left in it."""
         self._tasks.put(None)
-        self._thread.join()
+        self._thread.join(LAST_STEP)
         self.engine.close()
+
+    def _check_alive(self) -> None:
+        if self.failure is not None:
+            raise self._told() from self.failure
+
+    def _told(self) -> EngineDiedError:
+        return EngineDiedError(f"the engine failed: {self.failure}")
 
     # --- the thread -----------------------------------------------------------------------------------------
 
@@ -138,12 +158,21 @@ class EngineHost:
             while self._do_tasks():
                 if self.engine.in_flight:
                     self._hand_out(*self.engine.advance())
-        except Exception as error:  # noqa: BLE001 - told to every client
-            with self._news:
-                self.failure = error
-                for listener in set(self.listeners.values()):
-                    listener(error)
-                self._news.notify_all()
+        except BaseException as error:  # noqa: BLE001 - told to every client
+            self._die(error if isinstance(error, Exception) else EngineDiedError(repr(error)), self.listeners.values())
+        else:
+            self._die(EngineDiedError("it was closed"), ())  # by someone who has sent the listeners home
+
+    def _die(self, error: Exception, listeners: Iterable[Listener]) -> None:
+        """Tell those who wait; what they asked for is never done."""
+        with self._news:
+            self.failure = error
+            for listener in set(listeners):
+                listener(error)
+            for result in self._waiting:
+                if not result.done():
+                    result.set_exception(self._told())
+            self._news.notify_all()
 
     def _do_tasks(self) -> bool:
         """Do what has been asked for; wait for it when there is nothing to generate. False at the end."""
@@ -163,6 +192,8 @@ class EngineHost:
                     name = self.owners[piece.request_id][1]
                     self.listeners[piece.request_id](replace(piece, request_id=name))
             for completion in finished:
+                if completion.request_id not in self.owners:
+                    raise EngineDiedError(f"it answered {completion.request_id}, which nobody waits for")
                 client, name = self.owners.pop(completion.request_id)
                 listener = self.listeners.pop(completion.request_id, None)
                 if listener is not None:
@@ -174,11 +205,14 @@ class EngineHost:
 
 
 class HostClient(Engine):
-    """A client of a host in this process, as an engine of its own: several threads can each drive theirs."""
+    """A client of a host in this process, as an engine of its own: several threads can each drive theirs.
 
-    def __init__(self, host: EngineHost, name: str) -> None:
+    With `seconds`, an engine that finishes nothing of ours for as long counts as dead.
+    """
+
+    def __init__(self, host: EngineHost, name: str, seconds: float | None = None) -> None:
         super().__init__()
-        self.host, self.name = host, name
+        self.host, self.name, self.seconds = host, name, seconds
         self.trainable, self.stats = host.engine.trainable, host.engine.stats
         self.max_model_len, self.max_sessions = host.engine.max_model_len, host.engine.max_sessions
         self.pending: set[str] = set()
@@ -190,12 +224,18 @@ class HostClient(Engine):
 
     def poll(self) -> list[Completion]:
         """Wait until the host has finished something of ours."""
+        wait = WAIT if self.seconds is None else min(WAIT, self.seconds)
+        # Waits are counted, not the time: a process that was stopped for a while has not waited for its engine.
+        left = math.inf if self.seconds is None else math.ceil(self.seconds / wait)
         while self.pending:
-            found = [c for c in self.host.take(self.name, WAIT) if c.request_id in self.pending]
+            found = [c for c in self.host.take(self.name, wait) if c.request_id in self.pending]
             if found:
                 self.pending -= {completion.request_id for completion in found}
                 self.weights_version = self.host.engine.weights_version
                 return found
+            left -= 1
+            if left <= 0:
+                raise EngineDiedError(f"the engine finished nothing in {self.seconds:g} s")
         return []
 
     @property
@@ -216,16 +256,16 @@ class HostClient(Engine):
 
     def forget(self) -> None:
         """Drop what was kept of earlier requests."""
-        self.host.do(self.host.engine.forget)
+        self.host.do(self.host.engine.forget, self.seconds)
 
     def load_weights(self, weights: Iterable[tuple[str, Any]], version: int) -> None:
         """Between two polls of the host; what others are writing goes on under the new weights."""
-        self.host.do(lambda: self.host.engine.load_weights(weights, version))
+        self.host.do(lambda: self.host.engine.load_weights(weights, version), self.seconds)
         self.weights_version = version
 
     def weight_images(self) -> dict[str, NDArray[np.float32]] | None:
         """Of the host's engine."""
-        return self.host.do(self.host.engine.weight_images)
+        return self.host.do(self.host.engine.weight_images, self.seconds)
 
     def close(self) -> None:
         """End the host, and with it every other client."""

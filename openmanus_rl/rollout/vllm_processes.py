@@ -7,15 +7,13 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from openmanus_rl.rollout.engine import EngineDiedError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # How often it is looked whether vLLM's processes are there.
 DEATH_PAUSE = 0.5
-
-
-class EngineDiedError(Exception):
-    """vLLM's processes are gone."""
 
 
 def watch(core: Any, closed: threading.Event) -> None:

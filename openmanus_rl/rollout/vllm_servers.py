@@ -19,11 +19,10 @@ import numpy as np
 import torch
 
 from openmanus_rl.rollout.background import BackgroundEngine
-from openmanus_rl.rollout.engine import Completion, Request, failed
+from openmanus_rl.rollout.engine import Completion, EngineDiedError, Request, failed
 from openmanus_rl.rollout.routing import Homes
 from openmanus_rl.rollout.vllm_connection import Connection, ServerDownError, ServerRefusalError
 from openmanus_rl.rollout.vllm_dialect import make_completion, sampling_arguments
-from openmanus_rl.rollout.vllm_processes import EngineDiedError
 from openmanus_rl.rollout.vllm_server import ServerError, VllmServer
 from openmanus_rl.rollout.weights_file import WeightsError, WeightsFile, listed, remove, write_weights
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from openmanus_rl.data.durable import write_whole
+from openmanus_rl.data.durable import naming, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ class MetricsFile:
     def write(self, step: int, metrics: dict[str, float]) -> None:
         """Add a line; it is on disk when this returns."""
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        with self.path.open("ab") as file:
+        with naming(self.path), self.path.open("ab") as file:
             file.write(orjson.dumps({"step": step, **finite}, option=orjson.OPT_APPEND_NEWLINE))
             file.flush()
             os.fsync(file.fileno())

@@ -13,7 +13,7 @@ import fcntl
 import os
 import platform
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -54,14 +54,16 @@ def recorded(run_dir: Path, command: str, environment: str, resumed: bool) -> It
     said = Recorded()
     try:
         yield said
-        record["status"] = "interrupted" if said.interrupted else "finished"
     except BaseException as error:
         record["status"] = "failed" if isinstance(error, Exception) else "interrupted"
         record["error"] = f"{type(error).__name__}: {error}".strip(": ")
-        raise
-    finally:
         record["ended"] = _now()
-        write_record(run_dir, record)
+        with suppress(OSError):  # a disk that is full is told of by the error, and would hide any other
+            write_record(run_dir, record)
+        raise
+    record["status"] = "interrupted" if said.interrupted else "finished"
+    record["ended"] = _now()
+    write_record(run_dir, record)
 
 
 def new_record(command: str, environment: str) -> dict[str, Any]:

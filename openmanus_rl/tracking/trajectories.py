@@ -9,11 +9,11 @@ import re
 from typing import TYPE_CHECKING
 
 from openmanus_rl.data.credit import write_credits
-from openmanus_rl.data.durable import sync
+from openmanus_rl.data.durable import naming, sync
 from openmanus_rl.data.jsonl import write_trajectories
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from openmanus_rl.data.credit import Credit
@@ -44,11 +44,8 @@ class TrajectoryFiles:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{kind}_{step:06d}.jsonl"
         credit_path(path).unlink(missing_ok=True)  # of the same step before it was done again
-        aside = path.with_name(f".{path.name}")
         selection = select(trajectories, self.limit)
-        write_trajectories(aside, selection)
-        sync(aside)
-        aside.replace(path)
+        _write(path, lambda aside: write_trajectories(aside, selection))
         # The very first stays: it shows where training began.
         for old in files_of(self.folder, kind)[1 : -(self.max_files - 1)]:
             _drop(old)
@@ -57,10 +54,19 @@ class TrajectoryFiles:
     def keep_credit(self, step: int, credits_: Sequence[Credit]) -> None:
         """Write what training made of the tokens of a step's kept episodes."""
         path = credit_path(self.folder / f"step_{step:06d}.jsonl")
-        aside = path.with_name(f".{path.name}")
-        write_credits(aside, credits_)
-        sync(aside)
-        aside.replace(path)
+        _write(path, lambda aside: write_credits(aside, credits_))
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    """Have it written aside, then put it in place; what could not be written whole takes no room either."""
+    aside = path.with_name(f".{path.name}")
+    try:
+        with naming(path):
+            write(aside)
+            sync(aside)
+            aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def credit_path(path: Path) -> Path:

@@ -44,6 +44,10 @@ class CheckpointError(Exception):
     """A checkpoint cannot be read or written; the message says which and what to do."""
 
 
+class SaveError(CheckpointError):
+    """One could not be written; those that were are whole."""
+
+
 class RunInUseError(Exception):
     """Another process works in the run directory."""
 
@@ -107,12 +111,19 @@ def write_checkpoint(
             shutil.rmtree(final)
         aside.rename(final)
         sync(root)
-    except (OSError, SafetensorError) as error:
+    except Exception as error:
         shutil.rmtree(aside, ignore_errors=True)
-        raise CheckpointError(
+        if not _is_of_the_disk(error):
+            raise
+        raise SaveError(
             f"the checkpoint of step {step} could not be written to {root}: {error}. Earlier ones are untouched"
         ) from error
     return final
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    """Tokenizers are written in Rust, which says it in words only: "No space left on device (os error 28)"."""
+    return isinstance(error, OSError | SafetensorError) or "(os error " in str(error)
 
 
 def read_checkpoint(folder: Path) -> tuple[int, dict[str, Any]]:
@@ -209,7 +220,8 @@ def drop_old(run_dir: Path, keep: int) -> None:
     best = best_of(run_dir)
     for folder in checkpoints(run_dir)[:-keep]:
         if best is None or step_of(folder) != best["step"]:
-            shutil.rmtree(folder)
+            # Whoever is killed while it deletes leaves no half of a checkpoint under the name of a whole one.
+            shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.old")))
 
 
 def set_aside(run_dir: Path, after: int) -> Path | None:

@@ -50,7 +50,8 @@ class LocalWorkerGroup:
             self.engine = self.prober = make_vllm(rollout, plain.config, self.tokenizer, "float32", on_gpu=False)
             if config.trainer.async_rollout.max_staleness:
                 host = EngineHost(self.engine)
-                self.engine, self.prober = HostClient(host, "agent"), HostClient(host, "probe")
+                seconds = config.trainer.stage_timeout
+                self.engine, self.prober = HostClient(host, "agent", seconds), HostClient(host, "probe", seconds)
             self.probes = probe_requests(self.tokenizer, plain.config.vocab_size, rollout.temperature)
         else:
             threads = rollout.n_threads or n_threads

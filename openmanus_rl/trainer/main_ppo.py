@@ -126,23 +126,42 @@ def run(config: Config, command: str = "") -> None:
         raise SystemExit(exits.BAD_INPUT)
     from transformers.utils import logging
 
-    from openmanus_rl.rollout.vllm_processes import EngineDiedError
+    from openmanus_rl.rollout.engine import EngineDiedError
     from openmanus_rl.rollout.weights_file import WeightsError
-    from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError
+    from openmanus_rl.tracking.record import read_record
+    from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError, SaveError
     from openmanus_rl.trainer.ray_trainer import LogProbGapError
     from openmanus_rl.trainer.run import train as train_as_configured
-    from openmanus_rl.trainer.stages import TooManyFailuresError
+    from openmanus_rl.trainer.stages import NotFiniteError, TooManyFailuresError
     from openmanus_rl.viewer.report import write_run_report
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has a display of its own
     try:
-        train_as_configured(config, command, write_run_report)
+        directory = train_as_configured(config, command, write_run_report)
     except (
-        CheckpointError, RunInUseError, LogProbGapError, TooManyFailuresError, ClusterError, WorkerLostError,
-        EngineDiedError, WeightsError, ValueError, OSError,
+        CheckpointError, RunInUseError, LogProbGapError, TooManyFailuresError, NotFiniteError,
+        ClusterError, WorkerLostError, EngineDiedError, WeightsError, ValueError, OSError,
     ) as error:  # fmt: skip
         print(f"error: {error}", file=sys.stderr)
+        refused = isinstance(error, RunInUseError | CheckpointError) and not isinstance(error, SaveError)
+        if not refused and (onward := way_onward(config)):
+            print(onward, file=sys.stderr)
         raise SystemExit(exits.FAILED) from error
+    record = read_record(directory)
+    if record is not None and record["status"] == "interrupted":
+        raise SystemExit(exits.INTERRUPTED)
+
+
+def way_onward(config: Config) -> str:
+    """What is still there of a run that failed; "" if that is nothing."""
+    from openmanus_rl.trainer.checkpoint import checkpoints
+
+    directory = config.trainer.run_dir
+    found = checkpoints(directory) if directory is not None else []
+    if not found:
+        return ""
+    again = "" if config.trainer.resume_mode == "auto" else " with trainer.resume_mode=auto"
+    return f"nothing that was saved is lost: the same command{again} goes on from {found[-1]}"
 
 
 def main() -> None:

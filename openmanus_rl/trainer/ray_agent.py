@@ -100,6 +100,8 @@ class _Loop:
             for call in ready:
                 self._answer(self.calls.pop(call), call)
             silent = [w for w in self.calls.values() if time.monotonic() > self.shares[w].heard + seconds]
+            if silent:
+                self.group.check_engines()  # they may be what it waits for
             for worker in silent:
                 self.calls = {call: other for call, other in self.calls.items() if other != worker}
                 self._again(worker, f"collect: environment worker {worker} made no turn in {seconds:g} s")
@@ -147,7 +149,8 @@ class _Loop:
         self.group.replace_env_worker(worker)
         self._restart(worker, reason)
 
-    def _restart(self, worker: int, reason: str = "collect: the engines failed again and again") -> None:
+    def _restart(self, worker: int, reason: str = "") -> None:
+        """Let it begin anew; `reason` is what happened to the worker, if it was not the engines."""
         share = self.shares[worker]
         share.restarts += 1
         if share.restarts <= self.group.config.trainer.max_restarts:
@@ -163,8 +166,9 @@ class _Loop:
 
 
 def _failed(episode: Episode, env_name: str, reason: str) -> Trajectory:
-    """An episode whose worker died every time."""
+    """An episode whose worker, or whose engines, died every time."""
     return Trajectory(
         task_id=episode.task, group_id=episode.group_id, traj_id=episode.traj_id, turns=(),
-        stop_reason=StopReason.ENV_ERROR, env_name=env_name, split=episode.split, seed=episode.seed, error=reason,
+        stop_reason=StopReason.ENV_ERROR if reason else StopReason.ENGINE_ERROR, env_name=env_name,
+        split=episode.split, seed=episode.seed, error=reason or "collect: the engines failed again and again",
     )  # fmt: skip

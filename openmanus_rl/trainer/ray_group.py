@@ -22,7 +22,7 @@ from openmanus_rl.trainer.worker_group import has_reference
 from openmanus_rl.workers.model import load_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 SHARDS = "shards"
 # Starting a process and reading a model may take so long, even where stages are short.
 START_SECONDS = 300.0
+# An engine answers between two steps; one that does not do so for as long is gone.
+BEAT = 10.0
 
 
 class RayWorkerGroup:
@@ -127,14 +129,23 @@ class RayWorkerGroup:
         if self.colocated or self.over_nccl:
             raise WorkerLostError(f"collect: {reason}")
         self.warn(f"collect: {reason}; they are replaced, and unfinished episodes are played again")
-        self.dead_engines |= {number for number in range(self.n_engines) if not self._answers(self.engines[number])}
+        self.dead_engines |= set(self._silent(self.engines))
 
-    def _answers(self, actor: Any) -> bool:
-        try:
-            self.ray.get(actor.forget.remote(), timeout=10.0)
-        except self.ray.exceptions.RayError:
-            return False
-        return True
+    def check_engines(self) -> None:
+        """Find the engines that do not answer: an episode that waits for one of them makes no turn either."""
+        for number in self._silent(self.ranks if self.colocated else self.engines):
+            self.engine_lost(number)
+
+    def _silent(self, hosts: Sequence[Any]) -> list[int]:
+        """Those that are dead, stopped, or stuck in a step."""
+        calls = {host.beat.remote(): number for number, host in enumerate(hosts)}
+        ready, silent = self.ray.wait(list(calls), num_returns=len(calls), timeout=BEAT)
+        for call in ready:
+            try:
+                self.ray.get(call)
+            except self.ray.exceptions.RayError:
+                silent.append(call)
+        return sorted(calls[call] for call in silent)
 
     def _replace_engine(self, number: int) -> None:
         self.ray.kill(self.engines[number])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from contextlib import contextmanager
@@ -233,7 +234,8 @@ class RayPPOTrainer:
         gap = stages.Gap.between(batch.old_logprobs[on], computed[on])
         metrics |= {"gap/mean": gap.mean, "gap/max": gap.largest, "gap/kl": gap.kl}
         # Samples of older weights differ for a good reason; then it is the probes of a publication that tell.
-        if gap.mean > BROKEN_MEAN and not metrics.get("async/staleness_max"):
+        stale = bool(metrics.get("async/staleness_max"))
+        if math.isnan(gap.mean) or (gap.mean > BROKEN_MEAN and not stale):
             raise LogProbGapError(
                 f"step {self.step}: the engine's log-probs are {gap.mean:.3f} away from the trainer's on average "
                 f"(largest {gap.largest:.3f}): it samples from other weights or at another temperature"
@@ -258,8 +260,9 @@ class RayPPOTrainer:
     def note_credit(self, batch: Batch) -> None:
         """Write down what the step made of the tokens of the episodes that are kept, if it learned from any of them."""
         samples = samples_of(batch, self.kept)
+        new_logprobs = self.group.compute_log_prob(batch, samples or [0])
+        stages.check_finite(self.step, new_logprobs)
         if samples:
-            new_logprobs = self.group.compute_log_prob(batch, samples)
             self.keep_credit(self.step, credit_of(batch, samples, new_logprobs, self.config.algorithm))
 
     def validate(self) -> dict[str, float]:

@@ -74,6 +74,11 @@ class ServesClients:
         self.host.do(self.host.engine.wake)
         self.host.do(self.host.engine.forget)
 
+    def beat(self) -> None:
+        """Answer as soon as the engine is between two steps."""
+        assert self.host is not None
+        self.host.do(lambda: None)
+
     def transfer(self, call: str, payload: Any) -> None:
         """A call of vLLM's own transfer of weights, between two polls."""
         host: Any = self.host

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import orjson
 
 from openmanus_rl.config.models import INIT_PREFIX, local_path
 from openmanus_rl.config.resolved import write_resolved
-from openmanus_rl.data.durable import write_whole
+from openmanus_rl.data.durable import naming, write_whole
 from openmanus_rl.environments.configured import make_configured_env
 from openmanus_rl.rewards import RewardComposer
 from openmanus_rl.tracking.metrics_file import validation_score
@@ -90,7 +90,8 @@ def train(config: Config, command: str = "", write_report: WriteReport | None = 
         step, resumed = origin.step, origin.folder is not None
         if config.trainer.resume_mode != "auto" and (aside := checkpoint.set_aside(directory, step)):
             print(f"what an earlier run left there is now in {aside}", flush=True)
-        write_resolved(config, directory)
+        with naming(directory / "config.yaml"):
+            write_resolved(config, directory)
         journal = Journal(config, directory, step if resumed else None, write_report)
         with recorded(directory, command, config.env.env_name, resumed) as record:
             try:
@@ -124,19 +125,32 @@ def _train(config: Config, directory: Path, journal: Journal, origin: Origin) ->
     """Put the parts together and fit; the run, and the step that it reached."""
     with ExitStack() as parts:
         group = _group(config, directory, journal)
-        parts.callback(group.close)
+        parts.enter_context(_closed_after(group.close))
         _remember_threads(directory, group)
         _keep_tokenizer(directory, group)
         run = Run(config, directory, journal, group)
-        env = parts.enter_context(closing(make_configured_env(config.env, config.trainer.seed)))
+        env = make_configured_env(config.env, config.trainer.seed)
+        parts.enter_context(_closed_after(env.close))
         trainer = _trainer(config, group, run, env.tasks)
-        parts.callback(trainer.agent.close)
+        parts.enter_context(_closed_after(trainer.agent.close))
         if origin.folder is not None:
             _restore(run, trainer, origin)
         journal.begin(trainer.step)
         with _interruptible(run):
             _fit(run, trainer)
     return run, trainer.step
+
+
+@contextmanager
+def _closed_after(close: Callable[[], None]) -> Iterator[None]:
+    """Close a part of the run. One that has died may die again of it: what is told is what went wrong first."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            close()
+        raise
+    close()
 
 
 def _group(config: Config, directory: Path, journal: Journal) -> WorkerGroup:
@@ -236,7 +250,7 @@ def _threads(directory: Path) -> int | None:
 
 def _remember_threads(directory: Path, group: WorkerGroup) -> None:
     """Before the first step: a run that is killed in it must find the number again."""
-    (directory / "engine.json").write_bytes(orjson.dumps({"n_threads": group.choose_threads()}))
+    write_whole(directory / "engine.json", orjson.dumps({"n_threads": group.choose_threads()}))
 
 
 def _keep_tokenizer(directory: Path, group: WorkerGroup) -> None:

@@ -33,6 +33,10 @@ class TooManyFailuresError(Exception):
     """So many episodes failed that the step would learn from an outage."""
 
 
+class NotFiniteError(Exception):
+    """The update has made weights of which nothing can be computed any more."""
+
+
 def plan_episodes(
     tasks: Sequence[str], step: int, groups: int, group_size: int, seed: int, first_group: int = 0
 ) -> list[Episode]:
@@ -201,7 +205,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     groups = group_trajectories(played)
     metrics |= {
         "success": fmean(t.won for t in played),
-        "score": fmean(float(t.turns[-1].info.get("score", 0.0)) for t in played),  # type: ignore[arg-type]
+        "score": fmean(float(t.turns[-1].info.get("score") or 0.0) for t in played),  # type: ignore[arg-type]
         "episodes": float(len(played)),
         **_spread("reward", [t.score for t in played]),
         **_spread("episode_steps", [float(len(t.turns)) for t in played]),
@@ -228,6 +232,15 @@ def _spread(name: str, values: list[float]) -> dict[str, float]:
         f"{name}_min": min(values),
         f"{name}_max": max(values),
     }
+
+
+def check_finite(step: int, new_logprobs: Tensor) -> None:
+    """Stop the run before such weights are saved."""
+    if not bool(torch.isfinite(new_logprobs).all()):
+        raise NotFiniteError(
+            f"step {step}: after the update the policy's log-probs are not finite, so its weights are not saved. Lower "
+            "actor_rollout_ref.actor.optim.lr, or compute in actor_rollout_ref.model.dtype=float32"
+        )
 
 
 def advantage_metrics(batch: Batch) -> dict[str, float]:

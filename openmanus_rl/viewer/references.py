@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from openmanus_rl.agent.watchdog import in_time
 from openmanus_rl.data.durable import write_whole
+from openmanus_rl.data.failures import error_text
 from openmanus_rl.data.rate import Rate
 from openmanus_rl.environments.base import fill_blanks
 from openmanus_rl.environments.configured import make_configured_env
@@ -75,25 +78,30 @@ def play_references(config: Config, run_own_code: bool = False) -> dict[str, Any
         return found
     try:
         env = make_configured_env(config.env, config.trainer.seed)
-    except Exception as error:  # noqa: BLE001 - an environment may fail in any way; the page says so
-        found["note"] = f"No random and expert lines: {type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - an environment may fail in any way; the page says so
+        found["note"] = f"No random and expert lines: {error_text(error)}"
         return found
     try:
-        until = time.monotonic() + MAX_SECONDS
-        count = min(MAX_TASKS, config.data.val_batch_size)
-        tasks = [*env.tasks("valid_seen")[:count], *env.tasks("valid_unseen")[:count]]
-        seed = config.trainer.seed
-        found["random"] = _counted(_rate(env, tasks, config, until, lambda task: _random_policy(seed, task)))
-        if env.expert() is None:
-            found["note"] = "No expert line: this environment has no expert."
-        else:
-            found["expert"] = _counted(_rate(env, tasks, config, until, lambda _: _expert_policy(env)))
+        in_time(lambda: _play_both(env, config, found), 2 * MAX_SECONDS)  # one that is slow is told as such before
         found["failed"] = False
-    except Exception as error:  # noqa: BLE001 - as above
-        found["note"] = f"The random and expert lines are not complete: {type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
+        found["note"] = f"The random and expert lines are not complete: {error_text(error)}"
     finally:
-        env.close()
+        with suppress(Exception, SystemExit):
+            env.close()
     return found
+
+
+def _play_both(env: TextEnv, config: Config, found: dict[str, Any]) -> None:
+    until = time.monotonic() + MAX_SECONDS
+    count = min(MAX_TASKS, config.data.val_batch_size)
+    tasks = [*env.tasks("valid_seen")[:count], *env.tasks("valid_unseen")[:count]]
+    seed = config.trainer.seed
+    found["random"] = _counted(_rate(env, tasks, config, until, lambda task: _random_policy(seed, task)))
+    if env.expert() is None:
+        found["note"] = "No expert line: this environment has no expert."
+    else:
+        found["expert"] = _counted(_rate(env, tasks, config, until, lambda _: _expert_policy(env)))
 
 
 def _rate(

@@ -1,10 +1,13 @@
 """Reading answers: what is valid, what is carried out, and that nothing an agent writes breaks it."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from openmanus_rl.agent.actions import GRAMMARS, MAX_ACTION
+from openmanus_rl.environments.base import is_admissible
 
 GOOD = "<think>west</think><action>go west</action>"
 
@@ -93,3 +96,18 @@ def test_what_is_written_is_read_back(name: str, action: str, thought: str) -> N
     parsed = GRAMMARS[name].parse(GRAMMARS[name].write(action, thought))
     assert (parsed.action, parsed.problem) == (action, "")
     assert parsed.thought == ("" if name == "bare" else thought)
+
+
+@given(st.lists(st.text("ab[", max_size=3), min_size=1, max_size=5), st.text("ab[", max_size=12))
+def test_blanks_stand_for_words_and_only_for_words(parts: list[str], action: str) -> None:
+    listed = "<any words>".join(parts)
+    pattern = ".+".join(map(re.escape, parts))
+    assert is_admissible(action, [listed]) == (
+        action == listed or (len(parts) > 1 and bool(re.fullmatch(pattern, action)))
+    )
+
+
+def test_a_hundred_blanks_are_read_at_once() -> None:
+    """A regular expression would try out more places than there are atoms."""
+    assert not is_admissible("a" * MAX_ACTION, ["<a>" * 100 + "!"])
+    assert is_admissible("a" * MAX_ACTION + "!", ["<a>" * 100 + "!"])

@@ -10,10 +10,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from openmanus_rl.rollout.engine import Engine, Request, SamplingParams
+from openmanus_rl.rollout.engine import Engine, EngineDiedError, Request, SamplingParams
 from openmanus_rl.rollout.local_engine import LocalEngine
 from openmanus_rl.rollout.vllm_engine import VllmEngine
-from openmanus_rl.rollout.vllm_processes import EngineDiedError
 from openmanus_rl.rollout.weight_images import differing, images
 from openmanus_rl.rollout.weights_file import WeightsError
 from tests.rollout import test_engine_contract as contract

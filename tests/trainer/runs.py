@@ -19,7 +19,12 @@ def model_dir(folder: Path, **shape: Any) -> Path:
 
 def small_config(folder: Path, *overrides: str, estimator: str = "grpo") -> Config:
     """Two groups of three episodes of the bandit a step."""
-    settings: list[Any] = [
+    return load_config(None, None, small_settings(folder, *overrides, estimator=estimator))
+
+
+def small_settings(folder: Path, *overrides: str, estimator: str = "grpo") -> list[str]:
+    """The same as words of a command line."""
+    settings = [
         f"actor_rollout_ref.model.path={model_dir(folder)}",
         f"trainer.default_local_dir={folder / 'run'}",
         "env.env_name=bandit", "env.response_grammar=bare", "env.max_steps=2", "env.rollout.n=3",
@@ -29,4 +34,4 @@ def small_config(folder: Path, *overrides: str, estimator: str = "grpo") -> Conf
         "trainer.total_training_steps=4", "trainer.test_freq=2", "trainer.save_freq=1",
         "trainer.max_actor_ckpt_to_keep=10", "actor_rollout_ref.actor.use_invalid_action_penalty=true",
     ]  # fmt: skip
-    return load_config(None, None, [*settings, *overrides])
+    return [*settings, *overrides]

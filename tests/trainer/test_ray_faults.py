@@ -36,13 +36,13 @@ class Killer:
             os.kill(self.pid, number)
 
 
-def at_play(monkeypatch: pytest.MonkeyPatch, killer: Killer, at: int) -> None:
+def at_play(monkeypatch: pytest.MonkeyPatch, killer: Killer, at: int, number: int = signal.SIGKILL) -> None:
     """When so many shares of episodes have been handed to environment workers."""
     start = ray_agent._Loop._start
 
     def wrapped(loop: Any, worker: int) -> None:
         start(loop, worker)
-        killer.strike(at)
+        killer.strike(at, number)
 
     monkeypatch.setattr(ray_agent._Loop, "_start", wrapped)
 
@@ -102,6 +102,24 @@ def test_a_killed_engine(
         f"trainer.n_engines={engines}", "trainer.total_training_steps=2",
     )  # fmt: skip
     assert said in capsys.readouterr().err
+    same_weights(tmp_path, straight, 2)
+
+
+@pytest.mark.slow
+def test_an_engine_that_is_stopped(
+    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It holds its connections and answers nothing: found by its silence, killed and replaced."""
+    killer = Killer(monkeypatch, lambda group: group.engines[0])
+    at_play(monkeypatch, killer, 8, signal.SIGSTOP)  # in the second step
+    ray_run(
+        tmp_path, "trainer.n_cpu_workers=1", "trainer.n_env_workers=2", "trainer.placement=separate",
+        "trainer.n_engines=2", "trainer.total_training_steps=2", "trainer.stage_timeout=12",
+    )  # fmt: skip
+    shown = capsys.readouterr().err
+    assert "engine 0" in shown
+    assert "replaced" in shown
+    assert told(tmp_path)[2]["episodes"] == 6
     same_weights(tmp_path, straight, 2)
 
 

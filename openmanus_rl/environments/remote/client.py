@@ -120,7 +120,7 @@ class RemoteEnv(TextEnv):
         self._session: _Session | None = None
         self._lists: dict[Split, RemoteTasks] = {}
         self._environment: str | None = None
-        self._is_ours = self._on_any_server(self._ask_who)
+        self._is_ours = self.passes_options_on = self._on_any_server(self._ask_who)
 
     # --- the contract ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,250 @@
+"""Real processes, killed, asked to end and stopped at random moments; two at once; a clock that jumps.
+
+The moments are drawn with a fixed seed from all those at which the process touches a file of its run directory, or
+calls a function of the package: the same in every run of the tests.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from openmanus_rl import exits
+from openmanus_rl.data.jsonl import read_trajectories
+from openmanus_rl.tracking.metrics_file import read_metrics
+from openmanus_rl.tracking.record import read_record, status_of
+from openmanus_rl.tracking.trajectories import files_of, step_of
+from openmanus_rl.trainer import checkpoint
+from tests.chaos.processes import Ended, Nursery, nursery
+from tests.trainer.runs import small_settings
+from tests.trainer.test_run import final_weights, same, told
+
+__all__ = ["nursery"]
+TRAIN = "tests.chaos.processes:train"
+
+
+@pytest.fixture(scope="module")
+def straight(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run to which nothing happens."""
+    folder = tmp_path_factory.mktemp("straight")
+    ended = nursery.train(folder / "process", small_settings(folder))
+    assert ended.code == 0, ended.err
+    return folder
+
+
+@pytest.fixture(scope="module")
+def moments(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """How many there are of each kind."""
+    found = {}
+    for kind in ("files", "calls"):
+        folder = tmp_path_factory.mktemp(kind)
+        call = "tests.chaos.processes:count_moments"
+        ended = nursery.run(
+            call, folder / "process", words=small_settings(folder), kind=kind, directory=str(folder / "run")
+        )
+        assert ended.code == 0, ended.err
+        found[kind] = int(ended.result)
+    return found
+
+
+class Kept:
+    """What a run has completed; nothing of it may ever be missing again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = folder / "run"
+        self.checkpoints: dict[str, int] = {}
+        self.episodes: dict[str, int] = {}
+
+    def look(self) -> None:
+        """All that is under its name is whole, and all that was there before is there still."""
+        checkpoints = {path.name: checkpoint.read_checkpoint(path)[0] for path in checkpoint.checkpoints(self.run)}
+        assert checkpoints.items() >= self.checkpoints.items()
+        for path in checkpoint.checkpoints(self.run):
+            assert (path / "model" / "model.safetensors").is_file()
+        last = max(checkpoints.values(), default=0)
+        files = [path for kind in ("step", "val") for path in files_of(self.run / "trajectories", kind)]
+        episodes = {path.name: len(list(read_trajectories(path))) for path in files}
+        # Those of steps that no checkpoint holds are played again.
+        known = {name: count for name, count in self.episodes.items() if step_of(Path(name)) <= last}
+        assert episodes.items() >= known.items()
+        steps = [line["step"] for line in read_metrics(self.run / "metrics.jsonl")]
+        assert steps[: last + 1] == list(range(last + 1)) or not last
+        self.checkpoints, self.episodes = checkpoints, episodes
+
+
+def survive(nursery: Nursery, folder: Path, moments: dict[str, int], seed: int, blows: int) -> list[Ended]:
+    """Strike a run again and again, starting it anew each time, then let it end."""
+    rng, kept, endings = random.Random(seed), Kept(folder), []
+    words = small_settings(folder)
+    for blow in range(blows):
+        kind = rng.choice(("files", "files", "calls"))
+        number = rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP))
+        # Half of the way at most, so that there is something left for the next.
+        at = rng.randint(1, moments[kind] // 2)
+        strike = {"kind": kind, "directory": str(folder / "run"), "at": at, "signal": int(number)}
+        pid = nursery.start(TRAIN, folder / f"process_{blow}", words=words, strike=strike)
+        ended = nursery.wait(pid)
+        if ended.stopped:
+            kept.look()
+            os.kill(pid, rng.choice((signal.SIGCONT, signal.SIGKILL)))
+            ended = nursery.wait(pid)
+        endings.append(ended)
+        assert ended.code in (0, -signal.SIGKILL, -signal.SIGTERM, exits.INTERRUPTED), ended.err
+        assert "Traceback" not in ended.err
+        kept.look()
+    ended = nursery.train(folder / "last", words)
+    assert ended.code == 0, ended.err
+    kept.look()
+    return endings
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 14))])
+def test_whatever_it_is_struck_by_the_same_command_ends_with_the_same_weights(
+    nursery: Nursery, straight: Path, moments: dict[str, int], tmp_path: Path, seed: int
+) -> None:
+    endings = survive(nursery, tmp_path, moments, seed, 5)
+    assert sum(ended.code != 0 for ended in endings) >= 2
+    assert same(final_weights(straight), final_weights(tmp_path))
+    assert told(straight) == told(tmp_path)
+    assert not list((tmp_path / "run").rglob(".step_*"))  # nothing half done is left
+
+
+def stopped_in_the_middle(nursery: Nursery, folder: Path, moments: dict[str, int], words: list[str]) -> int:
+    strike = {
+        "kind": "calls", "directory": "", "at": moments["calls"] // 2, "signal": int(signal.SIGSTOP),
+    }  # fmt: skip
+    pid = nursery.start(TRAIN, folder / "first", words=words, strike=strike)
+    assert nursery.wait(pid).stopped
+    return pid
+
+
+def test_a_second_process_is_refused_also_while_the_first_one_is_stopped(
+    nursery: Nursery, straight: Path, moments: dict[str, int], tmp_path: Path
+) -> None:
+    words = small_settings(tmp_path, "env.episode_seconds=0.2")
+    first = stopped_in_the_middle(nursery, tmp_path, moments, words)
+    before = {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
+    second = nursery.train(tmp_path / "second", words)
+    assert second.code == exits.FAILED
+    assert second.err == (
+        f"error: {tmp_path / 'run'} is being used by another process; wait for it, or choose another "
+        "trainer.experiment_name\n"
+    )
+    assert before == {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
+    # Longer than any environment may take: that it was stopped is nobody's fault.
+    os.kill(first, signal.SIGCONT)
+    assert nursery.wait(first).code == 0
+    assert same(final_weights(straight), final_weights(tmp_path))
+    assert told(straight) == told(tmp_path)
+
+
+def test_of_two_that_are_started_at_once_one_trains(nursery: Nursery, straight: Path, tmp_path: Path) -> None:
+    words = small_settings(tmp_path)
+    pids = [nursery.start(TRAIN, tmp_path / name, words=words) for name in ("one", "two", "three")]
+    endings = [nursery.wait(pid) for pid in pids]
+    assert sorted(ended.code for ended in endings) == [0, exits.FAILED, exits.FAILED]
+    assert all("is being used by another process" in ended.err for ended in endings if ended.code)
+    assert same(final_weights(straight), final_weights(tmp_path))
+
+
+def test_sigterm_finishes_the_step_saves_and_ends_with_its_code(
+    nursery: Nursery, moments: dict[str, int], tmp_path: Path
+) -> None:
+    words = small_settings(tmp_path, "trainer.save_freq=100", "trainer.test_freq=-1", "trainer.total_training_steps=12")
+    first = stopped_in_the_middle(nursery, tmp_path, moments, words)
+    os.kill(first, signal.SIGTERM)
+    os.kill(first, signal.SIGCONT)
+    ended = nursery.wait(first)
+    assert ended.code == exits.INTERRUPTED
+    assert "SIGTERM: finishing this step, then saving" in ended.err
+    [saved] = checkpoint.checkpoints(tmp_path / "run")
+    step = checkpoint.step_of(saved)
+    assert 0 < step < 12
+    assert f"stopped after step {step}; the same command goes on from {saved}" in ended.out
+    record = read_record(tmp_path / "run")
+    assert record is not None
+    assert record["status"] == "interrupted"
+    assert nursery.train(tmp_path / "again", words).code == 0
+
+
+def test_a_second_signal_stops_at_once(nursery: Nursery, moments: dict[str, int], tmp_path: Path) -> None:
+    words = small_settings(tmp_path)
+    first = stopped_in_the_middle(nursery, tmp_path, moments, words)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(first, number)
+    os.kill(first, signal.SIGCONT)
+    ended = nursery.wait(first)
+    assert ended.code == exits.INTERRUPTED
+    assert "Traceback" not in ended.err
+    kept = Kept(tmp_path)
+    kept.look()
+    assert nursery.train(tmp_path / "again", words).code == 0
+    kept.look()
+
+
+def test_one_that_was_killed_is_known_as_interrupted(nursery: Nursery, moments: dict[str, int], tmp_path: Path) -> None:
+    first = stopped_in_the_middle(nursery, tmp_path, moments, small_settings(tmp_path))
+    run = tmp_path / "run"
+    assert status_of(run, read_record(run), 2, 4) == "running"
+    os.kill(first, signal.SIGKILL)
+    assert nursery.wait(first).code == -signal.SIGKILL
+    assert status_of(run, read_record(run), 2, 4) == "interrupted"
+
+
+# --- a clock that jumps ---------------------------------------------------------------------------------------
+
+CLOCK = Path(__file__).with_name("clock.c")
+
+
+@pytest.fixture(scope="module")
+def jumping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Processes for which it is a day earlier or later from one look at the clock to the next."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("NO C COMPILER: the clock cannot be made to jump, so this test proves nothing here")
+    library = tmp_path_factory.mktemp("clock") / "clock.so"
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, CLOCK, "-ldl"], check=True)
+    made = Nursery({"LD_PRELOAD": str(library)})
+    yield made
+    made.close()
+
+
+def looks_at_the_clock() -> list[float]:
+    """As a child of the nursery sees it."""
+    import time
+    from datetime import UTC, datetime
+
+    return [time.time() for _ in range(20)] + [datetime.now(UTC).timestamp() for _ in range(20)]
+
+
+def test_a_clock_that_jumps_changes_nothing(jumping: Nursery, straight: Path, tmp_path: Path) -> None:
+    seen: list[float] = jumping.run("tests.chaos.test_signals:looks_at_the_clock", tmp_path / "clock").result
+    steps = [after - before for before, after in pairwise(seen)]
+    assert min(steps) < -3600  # it jumps back
+    assert max(steps) > 3600  # and forth
+    words = small_settings(tmp_path)
+    ended = jumping.train(tmp_path / "process", [*words, "trainer.total_training_steps=2"])
+    assert ended.code == 0, ended.err
+    ended = jumping.train(tmp_path / "process", words)
+    assert ended.code == 0, ended.err
+    assert same(final_weights(straight), final_weights(tmp_path))
+    assert told(straight)[3:] == told(tmp_path)[3:]
+    timings = [
+        value for line in read_metrics(tmp_path / "run" / "metrics.jsonl") for name, value in line.items()
+        if name.startswith("time/")
+    ]  # fmt: skip
+    assert timings
+    assert all(0 <= value < 600 for value in timings)
+    listed: Any = subprocess.run(
+        [shutil.which("openmanus-rl") or "openmanus-rl", "runs", str(tmp_path), "--json"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert [run["status"] for run in orjson.loads(listed.stdout)] == ["finished"]
