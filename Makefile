@@ -54,7 +54,20 @@ test: setup browser ## Set up, then run the whole test suite
 
 .PHONY: test-slow
 test-slow: setup browser ## Run the longer proofs as well
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not vllm"
+	FUZZ_FACTOR=5 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not vllm"
+
+# atheris exists for Linux only; without it the examples of hypothesis are what there is.
+FUZZ_FACTOR  ?= 50
+FUZZ_SECONDS ?= 60
+.PHONY: fuzz
+fuzz: setup ## Try many more hostile inputs than `make test` does, others each time
+	FUZZ_FACTOR=$(FUZZ_FACTOR) $(BIN)/python -m pytest -n 2 --timeout 7200 tests/hostile tests/agent/test_chat_template.py
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]' \
+		|| { echo "warning: atheris cannot be installed here" >&2; exit 0; }; \
+	for target in $$($(BIN)/python -m tests.hostile.atheris_targets); do \
+		echo "atheris: $$target"; \
+		$(BIN)/python -m tests.hostile.atheris_targets $$target -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096; \
+	done
 
 # vLLM's CPU build wants other versions of web packages than ours, and asks for torch packages that do not exist for the
 # CPU: so it has an environment of its own, and its requirements are listed in constraints-vllm.txt, without those.

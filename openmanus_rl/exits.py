@@ -7,6 +7,7 @@ user's own mistakes.
 from __future__ import annotations
 
 import sys
+import unicodedata
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
+KEPT = {"\n", "\t", "\u200c", "\u200d"}  # the last two join letters and emoji
+INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
 @contextmanager
@@ -26,5 +29,28 @@ def errors_become_exit_codes() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell_error(error)
         raise SystemExit(BAD_INPUT) from None
+
+
+def tell_error(message: object) -> None:
+    """A line on stderr. It may hold a piece of a file, or what a server said: the terminal must not obey it."""
+    print(f"error: {visible(str(message))}", file=sys.stderr)
+
+
+def visible(text: str) -> str:
+    r"""Control characters, direction marks and the like as escapes; lines and tabs stay.
+
+    >>> print(visible("red \x1b[31m bell \a\nnext line"))
+    red \x1b[31m bell \x07
+    next line
+    """
+    return "".join(
+        char if char in KEPT or unicodedata.category(char) not in INVISIBLE else _escape(char)
+        for char in text.replace("\r\n", "\n")
+    )
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

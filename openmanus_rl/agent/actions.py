@@ -11,7 +11,6 @@ in a faulty answer is carried out and counted as invalid.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -77,26 +76,32 @@ class ThinkAction(Grammar):
 
     def read(self, text: str) -> ParsedAction:
         """Both tags, once, in order, and nothing after them."""
-        thought = re.search(r"<think>(.*?)</think>", text, re.DOTALL)
-        found = re.search(r"<action>(.*?)</action>", text, re.DOTALL)
-        said = thought[1].strip() if thought else ""
+        thought, found = _between(text, "<think>", "</think>"), _between(text, "<action>", "</action>")
+        said = text[thought].strip() if thought else ""
         if found is None:
             problem = "<action> is not closed" if "<action>" in text else "there is no <action>"
             return ParsedAction(None, said, problem)
-        action = found[1].strip()
+        action = text[found].strip()
         if not action:
             return ParsedAction(None, said, "<action> is empty")
         if thought is None:
             return ParsedAction(action, said, "there is no <think>...</think>")
-        if thought.start() > found.start():
+        if thought.start > found.start:
             return ParsedAction(action, said, "<think> comes after <action>")
-        if text[found.end() :].strip():
+        if text[found.stop + len("</action>") :].strip():
             return ParsedAction(action, said, "there is text after </action>")
         return ParsedAction(action, said)
 
     def write(self, action: str, thought: str = "") -> str:
         """With an empty thought the tags are still there."""
         return f"<think>{thought}</think><action>{action}</action>"
+
+
+def _between(text: str, start: str, end: str) -> slice | None:
+    """Where the first `start` and the `end` after it enclose something. A pattern would try from every `start`."""
+    opened = text.find(start)
+    closed = text.find(end, opened + len(start)) if opened >= 0 else -1
+    return slice(opened + len(start), closed) if closed >= 0 else None
 
 
 class React(Grammar):

@@ -11,10 +11,13 @@ if TYPE_CHECKING:
     from openmanus_rl.agent.context import Past
 
 _THINGS = re.compile(r"\b(?:an?|and) ")
-_TASK = re.compile(r"Your task is to: (.*?)\.?\s*$", re.DOTALL)
+_TASK = "Your task is to: "
+# Rooms and grids have a few hundred characters. What is much longer is none, and patterns would take their time.
+_LONGEST = 10_000
 _ARRIVE = re.compile(r"You arrive at (?:loc \d+\.|[^.]*\.)\s*")
 
 _ON_EVERY_PAGE = {"Back to Search", "Next >", "< Prev", "Rating: N.A.", "Description", "Features", "Reviews", "Buy Now"}
+_AROUND = re.compile(r"row (\d+), column (\d+)\.([^:]*) north: ([^,]*), south: ([^,]*), west: ([^,]*), east: ([^.]*)\.")
 _COUNT = re.compile(r" \(Total results: \d+\)")
 _RESULTS = re.compile(r"Page \d+")
 _CENTS = re.compile(r"(?<=\d)\.\d{1,2}\b(?=$| \|)")
@@ -36,10 +39,12 @@ def compact_alfworld(observation: str) -> str:
     >>> compact_alfworld("You pick up the mug 2 from the cabinet 1.")
     'took mug 2'
     """
-    text = _TASK.sub("", observation).strip()
-    room = re.search(r"you see (.*?)\.\s*$", text, re.DOTALL) if "middle of a room" in text else None
-    if room is not None:
-        return "room : " + _list(room[1])
+    if len(observation) > _LONGEST:
+        return observation
+    text = observation.partition(_TASK)[0].strip()
+    seen = text.partition("you see ")[2]
+    if "middle of a room" in text and seen.endswith("."):
+        return "room : " + _list(seen.removesuffix("."))
     text = _ARRIVE.sub("", text)
     text = re.sub(r"You (?:open|close) the [^.]*\.\s*", "", text)
     parts = [part for sentence in re.split(r"(?<=\.)\s+", text) if (part := _sentence(sentence.strip()))]
@@ -110,8 +115,10 @@ def compact_grid(observation: str) -> str:
     ...              "south: closed door, west: wall, east: goal.")
     'nothing 2 0 carry key : floor closed wall goal'
     """
+    if len(observation) > _LONGEST:
+        return observation
     failed = "nothing " if observation.startswith("Nothing happens.") else ""
-    found = re.search(r"row (\d+), column (\d+)\.(.*?) north: (.*), south: (.*), west: (.*), east: (.*)\.", observation)
+    found = _AROUND.search(observation)
     if found is None:
         return observation
     here = " here key" if "There is a key" in found[3] else " carry key" if "You carry" in found[3] else ""
@@ -125,8 +132,7 @@ def goal_of(observation: str) -> str:
     >>> goal_of("You are in a room.\\n\\nYour task is to: put a mug in desk.")
     'put a mug in desk'
     """
-    found = _TASK.search(observation)
-    return found[1].strip() if found else ""
+    return observation.partition(_TASK)[2].rstrip().removesuffix(".").strip()
 
 
 FILTERS = {

@@ -22,6 +22,7 @@ import yaml
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from openmanus_rl.agent.actions import GRAMMARS, Grammar
+from openmanus_rl.agent.chat_template import ChatTemplate
 from openmanus_rl.agent.compact import FILTERS
 from openmanus_rl.environments.registry import full_name
 
@@ -43,8 +44,9 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = ...) -> str:
         """Ids to text."""
 
-    def apply_chat_template(self, conversation: list[dict[str, str]], **options: Any) -> Any:
-        """A conversation as the model reads it."""
+    @property
+    def chat_template(self) -> Any:
+        """How a conversation is written for the model: a Jinja text, or several by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class TextChat:
 
 
 class ChatTokens:
-    """Through the tokenizer's chat template.
+    """Through the tokenizer's chat template, which came with the model and is not trusted.
 
     What a template writes around an answer is found once, by rendering a conversation with a mark in the answer's
     place: everything after the mark belongs to the next prompt. So an answer is never tokenised again.
@@ -163,7 +165,9 @@ class ChatTokens:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._special = _special_tokens(tokenizer)
+        self._named: dict[str, str] = getattr(tokenizer, "special_tokens_map", {})
         try:
+            self._template = ChatTemplate(tokenizer.chat_template)
             shown = self._text([{"role": "user", "content": "x"}, {"role": "assistant", "content": self._MARK}], False)
         except Exception as error:
             raise ValueError(f"the tokenizer's chat template cannot be used: {error}") from error
@@ -218,9 +222,7 @@ class ChatTokens:
         return self._text(messages, True).partition(self._MARK)[2]
 
     def _text(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
-        )
+        return self._template.render(messages, add_generation_prompt, **self._named)
 
     def _encode(self, text: str, mark: str = "") -> NDArray[np.int32]:
         pieces = text.split(mark) if mark else [text]

@@ -88,7 +88,7 @@ def demos(
     _summarise(counts, episodes, split)
     if not written:
         why = f"; the first failure was {counts.first_error}" if counts.first_error else ""
-        print(f"error: no episode was won, so there is nothing to learn from{why}", file=sys.stderr)
+        exits.tell_error(f"no episode was won, so there is nothing to learn from{why}")
         raise SystemExit(exits.FAILED)
     print(f"{out}: {written:,} {form}")
 

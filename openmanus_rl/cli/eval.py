@@ -202,5 +202,5 @@ def _finish(report: "Report") -> None:
     """An evaluation in which nothing could be played has failed."""
     for split, summary in report.splits.items():
         if summary.failed == summary.episodes:
-            print(f"error: every episode of {split} failed: {summary.first_error}", file=sys.stderr)
+            exits.tell_error(f"every episode of {split} failed: {summary.first_error}")
             raise SystemExit(exits.FAILED)

@@ -35,11 +35,16 @@ def write_export(found: Path, out: Path) -> None:
     import os
     import shutil
 
+    from openmanus_rl.data.plain_files import leads_out
     from openmanus_rl.trainer.checkpoint import step_of
     from openmanus_rl.trainer.model_card import model_card
     from openmanus_rl.workers.init_model import check_free
 
     check_free(out)
+    # A checkpoint that was passed on may hold a link to a file of yours, which would be exported with the model.
+    odd = next((path for path in sorted((found / "model").rglob("*")) if leads_out(found, path)), None)
+    if odd is not None or leads_out(found, found / "model"):
+        raise ValueError(f"{odd or found / 'model'} is a link to somewhere else: it is not exported")
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:

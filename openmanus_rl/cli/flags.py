@@ -1,6 +1,5 @@
 """What the commands that play episodes have in common: their options, and the config that these amount to."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -135,7 +134,7 @@ def failures() -> Iterator[None]:
     try:
         yield
     except (RewardError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        exits.tell_error(error)
         raise SystemExit(exits.FAILED) from None
 
 

@@ -32,7 +32,7 @@ def play(
         game = Game(made, make_console(), config.env.max_steps, chosen)
         game.run(observation, info)
     except OSError as error:  # a server that has gone
-        print(f"error: {error}", file=sys.stderr)
+        exits.tell_error(error)
         raise SystemExit(exits.FAILED) from None
     finally:
         made.close()
@@ -133,7 +133,8 @@ class Game:
 
     def _read(self, prompt: str) -> str | None:
         """A line of input without the spaces around it, or None at its end."""
-        from openmanus_rl.cli.screen import shown, visible
+        from openmanus_rl.cli.screen import shown
+        from openmanus_rl.exits import visible
 
         self.console.file.flush()
         try:

@@ -5,14 +5,13 @@ model writes can colour, move or overwrite what the user reads.
 """
 
 import sys
-import unicodedata
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-KEPT = {"\n", "\t", "\u200c", "\u200d"}  # the last two join letters and emoji
-INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+from openmanus_rl.exits import visible
+
 PLAIN_WIDTH = 100
 
 
@@ -20,24 +19,6 @@ def make_console(stderr: bool = False) -> Console:
     """A console whose lines do not depend on who reads a pipe."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, highlight=False, markup=False, width=None if stream.isatty() else PLAIN_WIDTH)
-
-
-def visible(text: str) -> str:
-    r"""Control characters, direction marks and the like as escapes; lines and tabs stay.
-
-    >>> print(visible("red \x1b[31m bell \a\nnext line"))
-    red \x1b[31m bell \x07
-    next line
-    """
-    return "".join(
-        char if char in KEPT or unicodedata.category(char) not in INVISIBLE else _escape(char)
-        for char in text.replace("\r\n", "\n")
-    )
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def shown(text: object, style: str = "") -> Text:

@@ -39,6 +39,9 @@ def serve(
     max_requests: Annotated[int, typer.Option(min=1, help="Answers written or waiting; more are refused.")] = 256,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Of one answer. Default: the context.")] = None,
     max_body: Annotated[int, typer.Option(min=1024, help="Bytes that a request may hold.")] = 4 * 2**20,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
+    ] = False,
     grace: Annotated[float, typer.Option(min=0.0, help="Seconds for running answers after Ctrl-C or SIGTERM.")] = 30.0,
 ) -> None:
     """Serve a model until Ctrl-C: /v1/chat/completions, /v1/completions and /v1/models of the OpenAI API.
@@ -61,13 +64,16 @@ def serve(
     try:
         with mistakes():
             chosen_device, chosen_dtype = choose(device, dtype)
+            settings = EngineSettings(
+                chosen_dtype, chosen_device, max_model_len, kv_cache_gb, max_num_seqs,
+                trust_remote_code=trust_remote_code,
+            )  # fmt: skip
             serve_until_told(
                 subject.model, shown, host=host, port=port, key=api_key or None, open_to_all=no_auth, engine=engine,
-                settings=EngineSettings(chosen_dtype, chosen_device, max_model_len, kv_cache_gb, max_num_seqs),
-                limits=Limits(max_body, max_requests, max_tokens), grace=grace,
+                settings=settings, limits=Limits(max_body, max_requests, max_tokens), grace=grace,
             )  # fmt: skip
     except EngineLostError as error:
-        print(f"error: {error}", file=sys.stderr)
+        exits.tell_error(error)
         raise SystemExit(exits.FAILED) from None
 
 

@@ -14,7 +14,7 @@ def find_subject(given: str) -> "tuple[Subject, Path | None]":
     from openmanus_rl.config.problems import ConfigError, Problem
     from openmanus_rl.evaluation.report import Subject
     from openmanus_rl.tracking.record import is_run
-    from openmanus_rl.trainer.checkpoint import best_or_last, step_of
+    from openmanus_rl.trainer.checkpoint import CheckpointError, best_or_last, step_of
 
     path = local_path(given)
     if not exists(path) or not path.is_dir():
@@ -22,7 +22,10 @@ def find_subject(given: str) -> "tuple[Subject, Path | None]":
     if step_of(path) >= 0:  # a checkpoint rather than the model in it
         path /= "model"
     elif is_run(path):
-        chosen = best_or_last(path)
+        try:
+            chosen = best_or_last(path)
+        except CheckpointError as error:
+            raise ConfigError([Problem(str(error))]) from None
         if chosen is None:
             base = f"; {path / 'base'} is the model it starts from" if (path / "base").is_dir() else ""
             raise ConfigError([Problem(f"{path} has no checkpoint yet{base}")])

@@ -19,6 +19,10 @@ def view(
     runs: Runs = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 8642,
     host: Annotated[str, typer.Option(help="Only this machine can reach the default.")] = "127.0.0.1",
+    token: Annotated[
+        str,
+        typer.Option(envvar="OPENMANUS_VIEW_TOKEN", show_default=False, help="Wanted first: open /?token=TOKEN."),
+    ] = "",
     references: Play = True,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
@@ -27,19 +31,24 @@ def view(
     from openmanus_rl.viewer.server import open_runs, serve
     from openmanus_rl.web.requests import is_loopback
 
-    if not is_loopback(host):
-        print(f"warning: whoever reaches {host} can read these runs; there is no password", file=sys.stderr)
+    if not token and not is_loopback(host):
+        print(
+            f"warning: whoever reaches {host} can read these runs: there is no token. Set $OPENMANUS_VIEW_TOKEN.",
+            file=sys.stderr,
+        )
 
     def ready(address: str) -> None:
-        print(f"viewing {len(found)} run{'s' if len(found) > 1 else ''} on {address}  (Ctrl-C ends)", flush=True)
+        hint = "open it with /?token=TOKEN; " if token else ""
+        print(f"viewing {len(found)} run{'s' if len(found) > 1 else ''} on {address}  ({hint}Ctrl-C ends)", flush=True)
         if open_browser:
             import webbrowser
+            from urllib.parse import quote
 
-            webbrowser.open(address)
+            webbrowser.open(f"{address}/?token={quote(token, safe='')}" if token else address)
 
     with mistakes():
         found = open_runs(runs or [], Path("runs"))
-        serve(found, host, port, references, ready)
+        serve(found, host, port, references, ready, token or None)
 
 
 def report(

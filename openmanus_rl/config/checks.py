@@ -211,6 +211,11 @@ def _vllm(config: Config) -> Iterator[Problem]:
         yield Problem("is needed with server_urls: a folder that the servers see as well", (f"{section}.weights_dir",))
     if rollout.name != "vllm":
         return
+    if config.actor_rollout_ref.model.trust_remote_code:
+        yield Problem(
+            "vLLM is not given a model's own code: set actor_rollout_ref.rollout.name=local",
+            ("actor_rollout_ref.model.trust_remote_code", f"{section}.name"),
+        )
     if rollout.weight_transfer != "file" and not trainer.n_gpus_per_node:
         message = f"{rollout.weight_transfer} needs GPUs: leave it out, or set file"
         yield Problem(message, (f"{section}.weight_transfer", "trainer.n_gpus_per_node"))

@@ -145,7 +145,8 @@ class ActorModel(Section):
     target_modules: Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(as_list)] = ("all-linear",)
     """Layers that get a LoRA adapter, such as `q_proj,v_proj`; `all-linear` is every linear layer but the output."""
     trust_remote_code: bool = False
-    """Run Python code that comes with the model. Leave it off for models you did not write."""
+    """Run Python code that comes with the model (and with `critic.model.path`): it can do whatever you can. Without
+    it, a model that needs such code is refused. The local engine only."""
 
 
 class PolicyLoss(Section):

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
+# A hint takes its time to find: a file of nothing but wrong keys gets no more of them.
+MAX_HINTS = 100
+
 
 def load_config(
     recipe: str | None = None,
@@ -81,7 +84,7 @@ def _validate_fields(settings: Sequence[Setting]) -> tuple[Config, set[str], lis
                 path = tuple(str(part) for part in detail["loc"])
                 blamed = [s for s in kept if path[: len(s.path)] == s.path or s.path[: len(path)] == path]
                 assert blamed, f"no setting is behind {detail}"
-                problems += _field_problems(detail, path, blamed)
+                problems += _field_problems(detail, path, blamed, hints=len(problems) < MAX_HINTS)
                 wrong |= {setting.key for setting in blamed}
         kept = [s for s in kept if s.key not in wrong]
 
@@ -102,14 +105,16 @@ def _merge(settings: Sequence[Setting]) -> dict[str, Any]:
     return merged
 
 
-def _field_problems(detail: ErrorDetails, path: tuple[str, ...], blamed: Sequence[Setting]) -> Iterator[Problem]:
+def _field_problems(
+    detail: ErrorDetails, path: tuple[str, ...], blamed: Sequence[Setting], hints: bool
+) -> Iterator[Problem]:
     if detail["type"] != "extra_forbidden":
         yield Problem(describe(detail), (blamed[-1].key,), blamed[-1].origin)
     elif len(path) > len(blamed[-1].path):  # inside a list's item
         yield Problem(f"unknown key {path[-1]!r}{item_position(detail)}", (blamed[-1].key,), blamed[-1].origin)
     else:  # `actor.lr=1` is reported as that, not as the unknown section `actor`
         for setting in blamed:
-            yield Problem(f"unknown key{suggest_key(setting.key)}", (setting.key,), setting.origin)
+            yield Problem(f"unknown key{suggest_key(setting.key) if hints else ''}", (setting.key,), setting.origin)
 
 
 def _with_origin(problem: Problem, settings: Sequence[Setting]) -> Problem:

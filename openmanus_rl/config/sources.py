@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_FILE_BYTES = 1_000_000
+# The schema has some two hundred keys. Each that is wrong is looked for in all of them.
+MAX_SETTINGS = 2_000
+# The schema has five. Without a limit, a file of brackets would be read for minutes.
+MAX_DEPTH = 50
 COMMAND_LINE = "command line"
 
 
@@ -41,7 +45,34 @@ class Setting:
 
 
 class Loader(yaml.SafeLoader):
-    """SafeLoader with the scalars of YAML 1.2."""
+    """SafeLoader with the scalars of YAML 1.2, and without what a config does not need and an attacker does."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+
+    def compose_document(self) -> yaml.Node | None:
+        """A document without directives."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if event.version or event.tags:
+            self._refuse(event)
+        return super().compose_document()
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """A node without anchors and tags, and not too deep in others."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None or event.tag is not None:
+            self._refuse(event)
+        if self._depth == MAX_DEPTH:
+            raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} levels", problem_mark=event.start_mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def _refuse(self, event: Any) -> NoReturn:
+        problem = "anchors, tags and directives (& * ! %) are not supported"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
 class Dumper(yaml.SafeDumper):
@@ -92,7 +123,21 @@ def read_file(path: Path, name: str | None = None) -> tuple[list[Setting], list[
         return [], [_syntax_problem(error, name)]
     except RecursionError:
         return [], [Problem("is nested too deeply", origin=name)]
+    if len(settings) > MAX_SETTINGS:
+        return [], [Problem(f"sets {len(settings):,} keys; a config sets {MAX_SETTINGS:,} at most", origin=name)]
     return settings, problems + _repeated(settings)
+
+
+def read_plain(path: Path) -> dict[str, Any]:
+    """What a config says, whatever this version knows of its keys; ValueError if it cannot be read."""
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ValueError("it is too large for a config")
+        root = _compose(path.read_text(encoding="utf-8"))
+        found = None if root is None else _value(root, typed=True)
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    return found if isinstance(found, dict) else {}
 
 
 def read_overrides(words: Sequence[str]) -> tuple[list[Setting], list[Problem]]:
@@ -124,11 +169,6 @@ def read_overrides(words: Sequence[str]) -> tuple[list[Setting], list[Problem]]:
 
 
 def _compose(text: str) -> yaml.Node | None:
-    refused = (yaml.AnchorToken, yaml.AliasToken, yaml.TagToken, yaml.DirectiveToken)
-    for token in yaml.scan(text):
-        if isinstance(token, refused):
-            problem = "anchors, tags and directives (& * ! %) are not supported"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=token.start_mark)
     loader = Loader(text)
     try:
         return loader.get_single_node()

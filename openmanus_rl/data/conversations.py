@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import orjson
 
-from openmanus_rl.data.json_values import Json, check_json, check_text
+from openmanus_rl.data.json_values import Json, check_json, check_text, shown
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _SPEAKERS: dict[str, Speaker] = {
 
 def _speaker(name: object) -> Speaker:
     if not isinstance(name, str) or name not in _SPEAKERS:
-        raise ValueError(f"`from` must be one of {', '.join(get_args(Speaker))}, got {name!r}")
+        raise ValueError(f"`from` must be one of {', '.join(get_args(Speaker))}, got {shown(name)}")
     return _SPEAKERS[name]
 
 
@@ -55,7 +55,7 @@ class Message:
         object.__setattr__(self, "speaker", _speaker(self.speaker))
         check_text("value", self.value)
         if self.loss is not None and not isinstance(self.loss, bool):
-            raise ValueError(f"loss must be true, false or null, got {self.loss!r}")
+            raise ValueError(f"loss must be true, false or null, got {shown(self.loss)}")
 
     @property
     def is_trained(self) -> bool:
@@ -157,6 +157,8 @@ def from_sharegpt(item: Mapping[str, Any]) -> Conversation:
     extra = {key: value for key, value in item.items() if key not in ("conversations", "item_id")}
     check_json("the item", extra)
     item_id = item.get("item_id")
+    if item_id is not None and not isinstance(item_id, str | int | float):
+        raise ValueError(f"item_id must be text or a number, got {type(item_id).__name__}")
     return Conversation(tuple(messages), "" if item_id is None else str(item_id), extra)
 
 
@@ -238,13 +240,14 @@ def _parse(raw: bytes, where: str) -> Any:
 
 def _parquet_items(path: Path) -> Iterator[Any]:
     try:
-        from pyarrow import ArrowInvalid, parquet
+        from pyarrow import ArrowException, parquet
     except ImportError:
         raise ValueError(f"{path}: parquet files need an extra: pip install 'openmanus-rl[parquet]'") from None
     try:
-        file = parquet.ParquetFile(path)
-    except ArrowInvalid as error:
-        raise ValueError(f"{path}: is not a parquet file: {error}") from None
-    with file:
-        for batch in file.iter_batches(batch_size=256):
-            yield from batch.to_pylist()
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=256):
+                yield from batch.to_pylist()
+    except FileNotFoundError:
+        raise
+    except (ArrowException, OSError, OverflowError) as error:  # OSError is what Arrow raises for damaged pages
+        raise ValueError(f"{path}: is not a parquet file that can be read: {str(error)[:300]}") from None

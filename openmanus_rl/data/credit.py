@@ -109,8 +109,8 @@ def loads(line: bytes | str) -> Credit:
     record = parse_line(line, FORMAT_VERSION, "an episode's credit", "columns", dict)
     try:
         return Credit(**record)
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"is not an episode's credit: {error}") from None
+    except (TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"is not an episode's credit: {str(error)[:200]}") from None
 
 
 def write_credits(path: Path, credits_: Iterable[Credit]) -> None:

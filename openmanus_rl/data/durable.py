@@ -53,7 +53,10 @@ def write_whole(path: Path, content: bytes) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with naming(path):
-            aside.write_bytes(content)
+            # Made new: in a directory that somebody passed on, a link under this name would lead the writing elsewhere.
+            aside.unlink(missing_ok=True)
+            with aside.open("xb") as file:
+                file.write(content)
             sync(aside)
             aside.replace(path)
             sync(path.parent)

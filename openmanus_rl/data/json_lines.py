@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
+from openmanus_rl.data.json_values import shown
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -23,7 +25,7 @@ def parse_line(line: bytes | str, version: int, what: str, field: str, kind: typ
         raise ValueError(f"is not {what}: an object with `{field}` is expected")
     found = record.pop("version", None)
     if found != version:
-        raise ValueError(f"has format version {found}, but this program reads {version}")
+        raise ValueError(f"has format version {shown(found)}, but this program reads {version}")
     return record
 
 

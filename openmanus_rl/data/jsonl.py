@@ -15,6 +15,7 @@ import orjson
 
 from openmanus_rl.data.columns import token_column
 from openmanus_rl.data.json_lines import parse_line, read_lines
+from openmanus_rl.data.json_values import shown
 from openmanus_rl.data.trajectory import RewardTerm, StopReason, Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ def loads(line: bytes | str) -> Trajectory:
         record["stop_reason"] = StopReason(record["stop_reason"])
         record["reward_breakdown"] = {name: RewardTerm(**term) for name, term in record["reward_breakdown"].items()}
         return Trajectory(**record)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"is not a trajectory: {type(error).__name__}: {error}") from None
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"is not a trajectory: {type(error).__name__}: {str(error)[:200]}") from None
 
 
 def _read_turns(records: list[dict[str, Any]]) -> Iterator[Turn]:
@@ -63,7 +64,7 @@ def _read_turns(records: list[dict[str, Any]]) -> Iterator[Turn]:
     for record in records:
         kept = record.pop("prompt_kept")
         if not isinstance(kept, int) or not 0 <= kept <= len(seen):
-            raise ValueError(f"prompt_kept is {kept!r}, but the turn before has {len(seen)} tokens")
+            raise ValueError(f"prompt_kept is {shown(kept)}, but the turn before has {len(seen)} tokens")
         new = token_column("prompt_ids", record.pop("prompt_ids"))
         turn = Turn(prompt_ids=np.concatenate((seen[:kept], new)), **record)
         yield turn

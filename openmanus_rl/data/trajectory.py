@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from openmanus_rl.data.columns import float_column, same_fields, token_column
-from openmanus_rl.data.json_values import Json, check_count, check_json, check_text, plain_number
+from openmanus_rl.data.json_values import Json, check_count, check_json, check_text, plain_number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,7 +72,7 @@ class Turn:
         if self.action is not None:
             check_text("action", self.action)
         if not isinstance(self.action_valid, bool):
-            raise ValueError(f"action_valid must be true or false, got {self.action_valid!r}")
+            raise ValueError(f"action_valid must be true or false, got {shown(self.action_valid)}")
         _set(self, "reward", plain_number("reward", self.reward))
         check_json("anchor", self.anchor)
         if not isinstance(self.info, dict):

@@ -52,26 +52,23 @@ def is_admissible(action: str, admissible: Sequence[str]) -> bool:
     """
     if action in admissible:
         return True
-    return any(_fits(action, _BLANK.split(listed)) for listed in admissible if "<" in listed)
+    return any(
+        _fills(action, parts) for listed in admissible if "<" in listed and len(parts := _BLANK.split(listed)) > 1
+    )
 
 
-def _fits(action: str, parts: list[str]) -> bool:
-    """Whether an action is these parts with something between each two.
-
-    Each is taken where it comes first, so that the time is that of reading the action once. A pattern of as many
-    blanks would try out all places of each: an environment that lists a hundred of them would hold up the run.
-    """
-    first, *others = parts
-    if not others or not action.startswith(first):
+def _fills(action: str, parts: list[str]) -> bool:
+    """Whether an action is these parts with something between each two; a pattern of many `.+` could take for ever."""
+    first, *middle, last = parts
+    place, end = len(first), len(action) - len(last)
+    if not (action.startswith(first) and action.endswith(last)):
         return False
-    *between, last = others
-    place = len(first)
-    for part in between:
-        found = action.find(part, place + 1)
+    for part in middle:
+        found = action.find(part, place + 1, end)
         if found < 0:
             return False
         place = found + len(part)
-    return place < len(action) - len(last) and action.endswith(last)
+    return place < end
 
 
 def fill_blanks(action: str, words: str) -> str:

@@ -65,10 +65,10 @@ def local_player(config: Config, sampling: Sampling) -> Player:
     device = "cuda" if config.trainer.n_gpus_per_node else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("trainer.n_gpus_per_node is set, but there is no GPU that torch can use: set it to 0")
-    tokenizer = load_tokenizer(model.path)
+    tokenizer = load_tokenizer(model.path, model.trust_remote_code)
     try:
         engine = LocalEngine(
-            load_model(model.path, model.dtype, device),
+            load_model(model.path, model.dtype, device, model.trust_remote_code),
             tokenizer,
             max_model_len=rollout.max_model_len,
             kv_cache_gb=rollout.kv_cache_gb,

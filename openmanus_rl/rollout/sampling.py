@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from openmanus_rl.rollout.engine import SamplingParams
 
+# Lower ones choose the same tokens. In single precision they would be zero, or make logits that are not finite.
+LOWEST_TEMPERATURE = 1e-5
+
 
 def sample(logits: Tensor, params: Sequence[SamplingParams], uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Tokens and their log-probs under the distribution they were drawn from.
@@ -38,7 +41,8 @@ def filtered_logprobs(logits: Tensor, params: Sequence[SamplingParams]) -> Tenso
     """Log-probs after temperature, top-k and top-p, normalised over what is left; -inf elsewhere."""
     logits = logits.float()
     if any(p.temperature not in (0.0, 1.0) for p in params):
-        temperature = torch.tensor([p.temperature or 1.0 for p in params], device=logits.device)
+        chosen = [max(p.temperature, LOWEST_TEMPERATURE) if p.temperature else 1.0 for p in params]
+        temperature = torch.tensor(chosen, device=logits.device)
         logits = logits / temperature.unsqueeze(-1)
     logprobs = torch.log_softmax(logits, -1)
     if all(p.top_k == -1 and p.top_p == 1.0 for p in params):

@@ -11,16 +11,23 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from openmanus_rl.rollout.engine import Progress
 from openmanus_rl.serving.answers import Answer
 from openmanus_rl.serving.generation import ClientGoneError, EngineFailedError, generating
+from openmanus_rl.serving.openapi import MODEL_PREFIX, ROUTES, Operation, openapi
 from openmanus_rl.serving.requests import ApiError, error_body, read_request
-from openmanus_rl.web.requests import RequestRefusedError, check_bearer, check_local, json_object, read_body
+from openmanus_rl.web.requests import (
+    RequestRefusedError,
+    check_bearer,
+    check_local,
+    json_object,
+    read_body,
+    wrong_method,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -28,10 +35,6 @@ if TYPE_CHECKING:
     from openmanus_rl.rollout.engine_host import EngineHost
     from openmanus_rl.serving.model import Job, Limits, ServedModel
 
-Route = Literal["chat", "completions"]
-POSTS: dict[str, Route] = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
-GETS = ("/health", "/v1/models")
-BODY_SECONDS = 60.0
 WANTS_KEY = "this server wants its API key: Authorization: Bearer KEY"
 
 log = logging.getLogger(__name__)
@@ -68,7 +71,7 @@ class ModelApp:
             await reply.error(error.status, str(error), error.param, error.code)
         except RequestRefusedError as error:
             code = "invalid_api_key" if error.status == 401 else None
-            await reply.error(error.status, str(error), None, code)
+            await reply.error(error.status, str(error), None, code, error.headers)
         except EngineFailedError as error:
             await reply.error(500, str(error))
         except asyncio.CancelledError:
@@ -89,18 +92,33 @@ class ModelApp:
         path, method = scope["path"], scope["method"]
         if self.key is None and not self.open_to_all:
             check_local(scope)
-        if path == "/health" and method in ("GET", "HEAD"):
-            return await self._health(reply)
-        check_bearer(scope, self.key, WANTS_KEY)
-        if path in POSTS:
-            if method != "POST":
-                raise ApiError(405, f"{path} takes POST, not {method[:20]}")
-            return await self._generate(POSTS[path], receive, reply)
-        if path == "/v1/models" or path.startswith("/v1/models/"):
-            if method not in ("GET", "HEAD"):
-                raise ApiError(405, f"{path[:100]} takes GET, not {method[:20]}")
-            return await self._models(path, reply)
-        raise ApiError(404, f"no route {path[:100]}; there are {', '.join((*GETS, *POSTS))}")
+        operation = self._operation(path)
+        if operation is None or not operation.is_open:
+            check_bearer(scope, self.key, WANTS_KEY)
+        if operation is None:
+            raise ApiError(404, f"no route {path[:100]}; there are {', '.join(ROUTES)}")
+        taken = ("GET", "HEAD") if operation.method == "GET" else (operation.method,)
+        if method not in taken:
+            raise wrong_method(path, method, taken)
+        match operation.handler:
+            case "health":
+                await self._health(reply)
+            case "models":
+                await reply.json({"object": "list", "data": [self._about()]})
+            case "one_model":
+                self._check_model(path.removeprefix(MODEL_PREFIX))
+                await reply.json(self._about())
+            case "openapi":
+                await reply.json(openapi(self.model, self.limits, self.key is not None))
+            case _:
+                await self._generate(operation, receive, reply)
+
+    @staticmethod
+    def _operation(path: str) -> Operation | None:
+        """What a path does; names of models may hold slashes."""
+        if path.startswith(MODEL_PREFIX) and path != MODEL_PREFIX:
+            path = f"{MODEL_PREFIX}{{model}}"
+        return ROUTES.get(path)
 
     # --- routes ---------------------------------------------------------------------------------------------
 
@@ -108,30 +126,25 @@ class ModelApp:
         status = "failed" if self.host.failure is not None else "stopping" if self.closing else "ok"
         await reply.json({"status": status, "running": self.running}, 200 if status == "ok" else 503)
 
-    async def _models(self, path: str, reply: _Reply) -> None:
-        about = {
+    def _about(self) -> dict[str, Any]:
+        return {
             "id": self.model.name, "object": "model", "created": self._started, "owned_by": "openmanus-rl",
             "max_model_len": self.model.context,
         }  # fmt: skip
-        if path == "/v1/models":
-            return await reply.json({"object": "list", "data": [about]})
-        self._check_model(unquote(path.removeprefix("/v1/models/")))
-        return await reply.json(about)
 
     def _check_model(self, name: str) -> None:
         if name != self.model.name:
             told = f"there is no model {name[:200]!r} here; there is {self.model.name!r}"
             raise ApiError(404, told, "model", "model_not_found")
 
-    async def _generate(self, route: Route, receive: Callable[[], Awaitable[dict[str, Any]]], reply: _Reply) -> None:
+    async def _generate(
+        self, operation: Operation, receive: Callable[[], Awaitable[dict[str, Any]]], reply: _Reply
+    ) -> None:
         if self.closing:
             raise ApiError(503, "the server is shutting down")
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                body = await read_body(receive, self.limits.body)
-        except TimeoutError:
-            raise ApiError(408, f"the request did not arrive within {BODY_SECONDS:g} s") from None
-        asked = read_request(route, json_object(body))
+        route = operation.route
+        assert route is not None
+        asked = read_request(route, json_object(await read_body(receive, self.limits.body)))
         self._check_model(asked.model)
         with self._place(1):  # at once: reading a prompt takes time, and a place in the queue
             loop = asyncio.get_running_loop()
@@ -196,14 +209,21 @@ class _Reply:
         await self._send({"type": "http.response.start", "status": status, "headers": fixed})
         await self._send({"type": "http.response.body", "body": b"" if self._head_only else body})
 
-    async def error(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+    async def error(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        more: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
         """An error; in the middle of a stream it is an event, which OpenAI's clients raise."""
         body = error_body(status, message.encode("utf-8", "replace").decode(), param, code)
         if self._streaming:
             await self._event(orjson.dumps(body), more=False)
             return
         headers = {401: ((b"www-authenticate", b"Bearer"),), 429: ((b"retry-after", b"1"),)}
-        await self.json(body, status, headers.get(status, ()))
+        await self.json(body, status, (*headers.get(status, ()), *more))
 
     async def stream(self, chunks: AsyncGenerator[dict[str, Any]]) -> None:
         """Server-sent events, one a chunk, and `[DONE]`."""

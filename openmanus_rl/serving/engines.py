@@ -27,6 +27,7 @@ class EngineSettings:
     kv_cache_gb: float = 2.0
     max_num_seqs: int = 128
     n_threads: int | None = None
+    trust_remote_code: bool = False
 
 
 def choose(device: str, dtype: str) -> tuple[str, str]:
@@ -48,12 +49,14 @@ def open_local(path: str, tokenizer: Any, settings: EngineSettings) -> Engine:
 
     return open_local_engine(
         path, tokenizer, settings.dtype, settings.device, settings.max_model_len, settings.kv_cache_gb,
-        settings.max_num_seqs, settings.n_threads,
+        settings.max_num_seqs, settings.n_threads, settings.trust_remote_code,
     )  # fmt: skip
 
 
 def open_vllm(path: str, tokenizer: Any, settings: EngineSettings) -> Engine:
     """The model in vLLM, whose processes belong to this one. Its weights are read here and published as a trainer's."""
+    if settings.trust_remote_code:
+        raise ValueError("vLLM is not given a model's own code: --trust-remote-code goes with --engine local")
     from openmanus_rl.rollout.vllm_engine import VllmEngine
     from openmanus_rl.rollout.vllm_settings import VllmSettings, write_model_folder
     from openmanus_rl.workers.model import load_model

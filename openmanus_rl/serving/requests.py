@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from openmanus_rl.rollout.openai_protocol import MAX_STOP_STRINGS
 from openmanus_rl.web.requests import RequestRefusedError
@@ -26,8 +26,46 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},), "skip_special_tokens": (True,), "suffix": ("",),
     "tool_choice": ("none", "auto"), "tools": ([],), "top_logprobs": (0,), "web_search_options": (),
 }  # fmt: skip
+Route = Literal["chat", "completions"]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 MAX_CHOICES = 128
+# How messages name their speakers, and what chat templates call them.
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+
+# What the types below leave open, `_check`, `read_messages` and `read_prompts` check; for the OpenAPI document it is
+# said here, and the tests compare.
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+_IDS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+_PART: dict[str, Any] = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+_CONTENT: list[dict[str, Any]] = [{"type": "string"}, {"type": "array", "items": _PART}]
+
+
+def _message(roles: list[str], content: list[dict[str, Any]], required: list[str]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"role": {"enum": roles}, "content": {"anyOf": content}, "name": {}},
+        "required": required,
+        # Fields that are not known are taken with a value that says nothing.
+        "additionalProperties": {"enum": [None, False, 0, "", [], {}]},
+    }
+
+
+_MESSAGES = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "anyOf": [
+            _message([role for role in ROLES if role != "assistant"], _CONTENT, ["role", "content"]),
+            _message(["assistant"], [*_CONTENT, {"type": "null"}], ["role"]),
+        ]
+    },
+}
+_PROMPT = {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _TEXT}, _IDS, {**_IDS, "items": _IDS}]}
+_STOP = {"anyOf": [_TEXT, {"type": "array", "maxItems": MAX_STOP_STRINGS, "items": _TEXT}]}
 
 
 class ApiError(RequestRefusedError):
@@ -66,7 +104,7 @@ class _Asked(_Fields):
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] = -1
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     seed: Whole | None = None
-    stop: str | list[str] = []
+    stop: Annotated[str | list[str], WithJsonSchema(_STOP)] = []
     stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] = []
     ignore_eos: bool = False
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
@@ -88,7 +126,7 @@ class _Asked(_Fields):
 class ChatRequest(_Asked):
     """`POST /v1/chat/completions`."""
 
-    messages: list[dict[str, Any]]
+    messages: Annotated[list[dict[str, Any]], WithJsonSchema(_MESSAGES)]
     max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     logprobs: bool = False
 
@@ -101,7 +139,7 @@ class ChatRequest(_Asked):
 class CompletionRequest(_Asked):
     """`POST /v1/completions`."""
 
-    prompt: str | list[Any]
+    prompt: Annotated[str | list[Any], WithJsonSchema(_PROMPT)]
     logprobs: Annotated[int, Field(ge=0, le=1)] | None = None
 
     @property
@@ -110,15 +148,15 @@ class CompletionRequest(_Asked):
         return self.max_tokens or 16
 
 
-def read_request(route: Literal["chat", "completions"], fields: dict[str, Any]) -> ChatRequest | CompletionRequest:
+def read_request(route: Route, fields: dict[str, Any]) -> ChatRequest | CompletionRequest:
     """The request that a body describes; ApiError names the first field that is wrong."""
-    given = {name: value for name, value in fields.items() if value is not None and name not in IGNORED}
+    given = {name: _whole(value) for name, value in fields.items() if value is not None and name not in IGNORED}
     for name in sorted(NEUTRAL.keys() & given.keys()):
         value = given.pop(name)
         neutral = NEUTRAL[name]
         if name == "best_of":
             neutral = (given.get("n", 1),)
-        if value not in neutral:
+        if not any(_same(value, one) for one in neutral):
             only = f"; only {' or '.join(map(repr, neutral))} is taken" if neutral else ""
             raise ApiError(400, f"{name} is not supported here{only}", name, "unsupported_parameter")
     kind = ChatRequest if route == "chat" else CompletionRequest
@@ -128,6 +166,22 @@ def read_request(route: Literal["chat", "completions"], fields: dict[str, Any]) 
         raise _told(error) from None
     _check(made)
     return made
+
+
+def _whole(value: Any, depth: int = 2) -> Any:
+    """Numbers without a fraction as whole ones, as JSON has it: 3.0 is 3. In lists, too: token ids stand in two.
+
+    >>> _whole([1.0, [2.0, 2.5]])
+    [1, [2, 2.5]]
+    """
+    if isinstance(value, list) and depth:
+        return [_whole(item, depth - 1) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Equality as JSON has it: `false` is not 0."""
+    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
 def _told(error: ValidationError) -> ApiError:
@@ -157,8 +211,6 @@ def _check(request: ChatRequest | CompletionRequest) -> None:
 
 
 # --- prompts --------------------------------------------------------------------------------------------------
-
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
 def read_messages(messages: list[dict[str, Any]]) -> list[dict[str, str]]:

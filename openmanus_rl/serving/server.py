@@ -47,10 +47,11 @@ def serve(
             f"{host} can be reached from other machines, and there is no API key: set $OPENMANUS_API_KEY, "
             "or say --no-auth if everybody who reaches it may use it"
         )
+    settings = settings or EngineSettings()
     with listen(host, port) as listening:  # before the model is loaded: a taken port is told at once
-        tokenizer = load_tokenizer(path)
-        vocabulary, ends = vocabulary_and_ends(path, tokenizer)
-        opened = open_engine(engine, path, tokenizer, settings or EngineSettings())
+        tokenizer = load_tokenizer(path, settings.trust_remote_code)
+        vocabulary, ends = vocabulary_and_ends(path, tokenizer, settings.trust_remote_code)
+        opened = open_engine(engine, path, tokenizer, settings)
         assert opened.max_model_len is not None, "an engine that computes knows its model's context"
         served = ServedModel(name, tokenizer, vocabulary, opened.max_model_len, ends)
         hosted = EngineHost(opened)

@@ -18,7 +18,9 @@ def success_rate(line: Line, prefix: str = "", kind: str = "") -> Rate | None:
     """
     suffix = f"/{kind}" if kind else ""
     share, total = line.get(f"{prefix}success{suffix}"), line.get(f"{prefix}episodes{suffix}")
-    return None if share is None or not total else Rate(round(share * total), int(total))
+    if share is None or not total or not (0 <= share <= 1 and 0 < total < 2**53):
+        return None
+    return Rate(round(share * int(total)), int(total))
 
 
 def validation_rate(line: Line, kind: str = "") -> Rate | None:

@@ -37,8 +37,8 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All complete lines; a last one that was cut off is left out."""
-    return [orjson.loads(line) for line in _complete_lines(path)]
+    """All complete lines; a last one that was cut off is left out. ValueError names one that holds no metrics."""
+    return [line for _, line in _read(path)]
 
 
 def validation_score(metrics: Mapping[str, float | None]) -> float | None:
@@ -48,7 +48,29 @@ def validation_score(metrics: Mapping[str, float | None]) -> float | None:
 
 
 def _lines_up_to(path: Path, step: int) -> Iterator[bytes]:
-    return (line for line in _complete_lines(path) if orjson.loads(line)["step"] <= step)
+    return (raw for raw, line in _read(path) if line["step"] <= step)
+
+
+def _read(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    for number, raw in enumerate(_complete_lines(path), start=1):
+        try:
+            line = orjson.loads(raw)
+        except orjson.JSONDecodeError as error:
+            raise ValueError(f"{path}:{number}: is not JSON: {error}") from None
+        if not isinstance(line, dict) or not _is_step(line.get("step")):
+            raise ValueError(f"{path}:{number}: is not a line of metrics: it has no step")
+        wrong = next((name for name, value in line.items() if not _is_metric(value)), None)
+        if wrong is not None:
+            raise ValueError(f"{path}:{number}: {wrong[:80]!r} is not a number")
+        yield raw, line
+
+
+def _is_step(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def _is_metric(value: object) -> bool:
+    return value is None or (type(value) in (int, float) and abs(value) < math.inf)  # type: ignore[arg-type]
 
 
 def _complete_lines(path: Path) -> list[bytes]:

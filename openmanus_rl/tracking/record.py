@@ -23,6 +23,7 @@ import orjson
 
 from openmanus_rl import __version__
 from openmanus_rl.data.durable import write_whole
+from openmanus_rl.data.plain_files import read_plain_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 Status = Literal["running", "finished", "interrupted", "failed"]
 FILE = "run.json"
+MAX_BYTES = 1_000_000
 # Those that decide what a run computes; the ones that are not installed are left out.
 PACKAGES = (
     "torch", "transformers", "tokenizers", "safetensors", "numpy", "gymnasium", "pydantic", "peft", "ray", "vllm",
@@ -89,21 +91,29 @@ def write_record(run_dir: Path, record: dict[str, Any]) -> None:
 def read_record(run_dir: Path) -> dict[str, Any] | None:
     """What a run wrote down; None if nothing, or nothing that can be read."""
     try:
-        found = orjson.loads((run_dir / FILE).read_bytes())
+        found = orjson.loads(read_plain_file(run_dir / FILE, MAX_BYTES))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and {"status", "command", "started", "versions"} <= found.keys() else None
+    kinds = {"status": str, "command": str, "started": str, "versions": dict}
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), kind) for name, kind in kinds.items()):
+        return None
+    return found
 
 
 def is_running(run_dir: Path) -> bool:
     """Whether a process holds the run directory."""
     try:
-        with (run_dir / ".lock").open("r") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        opened = os.open(run_dir / ".lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         return False
+    finally:
+        os.close(opened)
     return False
 
 

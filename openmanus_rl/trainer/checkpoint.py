@@ -25,6 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from openmanus_rl.data.durable import sync, write_whole
+from openmanus_rl.data.plain_files import read_plain_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,11 +37,18 @@ OF_THE_RUN = (
     "base", "engine.json", "metrics.jsonl", "tensorboard", "trajectories", "report.html", "references.json",
     "run.json", "tokenizer.json",
 )  # fmt: skip
-NAME = re.compile(r"step_(\d{6,})")
+NAME = re.compile(r"step_([0-9]{6,})")
+# Numbers and names of a state, without its tensors; a best.json is a line.
+MAX_STATE, MAX_BEST = 2**28, 10_000
+# Whatever files can be that are no checkpoint: not there, not JSON, not of this form, not tensors, without end.
+UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError, MemoryError,
+    SafetensorError,
+)  # fmt: skip
 LOCK_TRIES, LOCK_PAUSE = 10, 0.02
 
 
-class CheckpointError(Exception):
+class CheckpointError(ValueError):
     """A checkpoint cannot be read or written; the message says which and what to do."""
 
 
@@ -97,7 +105,7 @@ def write_checkpoint(
     try:
         root.mkdir(parents=True, exist_ok=True)
         for left_over in root.glob(".step_*"):  # of processes that were killed; the lock says that none is at work
-            shutil.rmtree(left_over)
+            _remove(left_over)
         aside.mkdir()
         tensors, rest = _flatten(state)
         save_file(tensors, aside / "tensors.safetensors")
@@ -107,8 +115,8 @@ def write_checkpoint(
         for path in sorted(aside.rglob("*")):
             sync(path)
         sync(aside)
-        if final.exists():
-            shutil.rmtree(final)
+        if final.is_symlink() or final.exists():
+            _remove(final)
         aside.rename(final)
         sync(root)
     except Exception as error:
@@ -130,7 +138,12 @@ def read_checkpoint(folder: Path) -> tuple[int, dict[str, Any]]:
     """The step and the state that were written, tensors in full."""
     with _readable(folder):
         head = _head(folder)
-        state: dict[str, Any] = restore(head["state"], load_file(folder / "tensors.safetensors"))
+        tensors = folder / "tensors.safetensors"
+        if not tensors.is_file():  # opening a pipe would wait for a writer
+            raise FileNotFoundError(f"there is no {tensors.name}")
+        state: dict[str, Any] = restore(head["state"], load_file(tensors))
+        if not isinstance(state, dict):
+            raise TypeError("its state is not one of a run")
         if head.get("workers") is not None:
             from openmanus_rl.trainer.sharded import read_shards
 
@@ -149,7 +162,7 @@ def open_checkpoint(folder: Path) -> tuple[int, dict[str, Any]]:
 
 
 def _head(folder: Path) -> dict[str, Any]:
-    head: dict[str, Any] = orjson.loads((folder / "state.json").read_bytes())
+    head: dict[str, Any] = orjson.loads(read_plain_file(folder / "state.json", MAX_STATE))
     if head["format"] != FORMAT:
         raise CheckpointError(f"{folder} has format {head['format']}; this version reads {FORMAT}")
     return head
@@ -159,9 +172,11 @@ def _head(folder: Path) -> dict[str, Any]:
 def _readable(folder: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except CheckpointError:
+        raise
+    except UNREADABLE as error:
         raise CheckpointError(
-            f"{folder} is not a checkpoint that can be read: {type(error).__name__}: {error}. "
+            f"{folder} is not a checkpoint that can be read: {type(error).__name__}: {str(error)[:300]}. "
             "Choose another with trainer.resume_mode=PATH, or start anew with trainer.resume_mode=disable"
         ) from error
 
@@ -187,9 +202,14 @@ def note_best(run_dir: Path, step: int, metric: str, value: float) -> None:
 def best_of(run_dir: Path) -> dict[str, Any] | None:
     """What `note_best` remembered."""
     path = run_dir / "best.json"
-    if not path.is_file():
+    try:
+        found: dict[str, Any] = orjson.loads(read_plain_file(path, MAX_BEST))
+    except FileNotFoundError:
         return None
-    found: dict[str, Any] = orjson.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}. Without it the last checkpoint is the best") from None
+    if not isinstance(found, dict) or type(found.get("step")) is not int:
+        raise CheckpointError(f"{path} does not say which step is the best. Without it the last checkpoint is")
     return found
 
 
@@ -220,8 +240,16 @@ def drop_old(run_dir: Path, keep: int) -> None:
     best = best_of(run_dir)
     for folder in checkpoints(run_dir)[:-keep]:
         if best is None or step_of(folder) != best["step"]:
-            # Whoever is killed while it deletes leaves no half of a checkpoint under the name of a whole one.
-            shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.old")))
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Delete a checkpoint; of a link, the link, never what it leads to."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        # Whoever is killed while it deletes leaves no half of a checkpoint under the name of a whole one.
+        shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.old")))
 
 
 def set_aside(run_dir: Path, after: int) -> Path | None:
@@ -281,13 +309,20 @@ def walk_state(value: Any, take: Callable[[torch.Tensor, str], str], path: str =
     return value
 
 
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"there is no kind of number {name!r}")
+    return found
+
+
 def restore(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     """The inverse of `walk_state`."""
     if isinstance(value, dict):
         if "#tensor" in value:
             return tensors[value["#tensor"]]
         if "#number" in value:
-            return torch.tensor(value["#number"], dtype=getattr(torch, value["dtype"]))
+            return torch.tensor(value["#number"], dtype=_dtype(value["dtype"]))
         return {key: restore(inner, tensors) for key, inner in value["#dict"]}
     if isinstance(value, list):
         return [restore(inner, tensors) for inner in value]

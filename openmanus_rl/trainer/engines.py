@@ -34,11 +34,13 @@ def make_vllm(rollout: RolloutConfig, model_config: Any, tokenizer: Any, dtype: 
         raise
 
 
-def make_local(rollout: RolloutConfig, path: str, tokenizer: Any, dtype: str, device: str) -> Engine:
+def make_local(
+    rollout: RolloutConfig, path: str, tokenizer: Any, dtype: str, device: str, trust_remote_code: bool = False
+) -> Engine:
     """Our own engine."""
     from openmanus_rl.workers.engines import open_local_engine
 
     return open_local_engine(
         path, tokenizer, dtype, device, rollout.max_model_len, rollout.kv_cache_gb, rollout.max_num_seqs,
-        rollout.n_threads or 1,
+        rollout.n_threads or 1, trust_remote_code,
     )  # fmt: skip

@@ -38,8 +38,9 @@ class LocalWorkerGroup:
     def __init__(self, config: Config, model: Any = None, tokenizer: Any = None, n_threads: int | None = None) -> None:
         section, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
         self.config = config
-        self.tokenizer = tokenizer or load_tokenizer(section.model.path)
-        model = model if model is not None else load_model(section.model.path)
+        source, trusted = section.model.path, section.model.trust_remote_code
+        self.tokenizer = tokenizer or load_tokenizer(source, trusted)
+        model = model if model is not None else load_model(source, trust_remote_code=trusted)
         self.mini_batches = mini_batch_sizes(config)
         self.critic = make_critic(config, model)  # before the model gets adapters
         lora = self._add_adapters(model) if section.model.lora_rank else None

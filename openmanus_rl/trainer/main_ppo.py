@@ -122,7 +122,7 @@ def run(config: Config, command: str = "") -> None:
     if fault is None and rollout.name == "vllm" and not rollout.server_urls and find_spec("vllm") is None:
         fault = VLLM_INSTALL
     if fault is not None:
-        print(f"error: {fault}", file=sys.stderr)
+        exits.tell_error(fault)
         raise SystemExit(exits.BAD_INPUT)
     from transformers.utils import logging
 
@@ -142,7 +142,7 @@ def run(config: Config, command: str = "") -> None:
         CheckpointError, RunInUseError, LogProbGapError, TooManyFailuresError, NotFiniteError,
         ClusterError, WorkerLostError, EngineDiedError, WeightsError, ValueError, OSError,
     ) as error:  # fmt: skip
-        print(f"error: {error}", file=sys.stderr)
+        exits.tell_error(error)
         refused = isinstance(error, RunInUseError | CheckpointError) and not isinstance(error, SaveError)
         if not refused and (onward := way_onward(config)):
             print(onward, file=sys.stderr)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from openmanus_rl.config.models import INIT_PREFIX, exists, is_hub_name, local_path
+from openmanus_rl.config.sources import read_plain
 from openmanus_rl.tracking import history
 from openmanus_rl.tracking.metrics_file import read_metrics
 from openmanus_rl.tracking.record import is_run, read_record, without_folders
@@ -24,7 +25,7 @@ def model_card(checkpoint: Path, step: int) -> str:
     run = checkpoint.resolve().parent.parent
     config: dict[str, Any] = {}
     if is_run(run):
-        config = yaml.safe_load((run / "config.yaml").read_text("utf-8")) or {}
+        config = read_plain(run / "config.yaml")
     record = read_record(run)
     base = _at(config, "actor_rollout_ref", "model", "path")
     parts = [

@@ -46,7 +46,8 @@ class RayWorkerGroup:
         rollout = config.actor_rollout_ref.rollout
         self.has_vllm = rollout.name == "vllm"
         self.over_nccl, self.joined = rollout.weight_transfer == "nccl", False
-        self.probes = probe_requests(tokenizer, load_config(path).vocab_size, rollout.temperature)
+        trusted = config.actor_rollout_ref.model.trust_remote_code
+        self.probes = probe_requests(tokenizer, load_config(path, trusted).vocab_size, rollout.temperature)
         trainer = config.trainer
         self.colocated = trainer.placement == "colocated"
         self.device = "cuda:0" if trainer.n_gpus_per_node else "cpu"  # the only one that Ray lets an actor see

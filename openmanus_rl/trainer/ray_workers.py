@@ -94,11 +94,11 @@ def make_engine(config: Config, path: str, tokenizer: Any, device: str) -> Engin
     from openmanus_rl.trainer.engines import make_local, make_vllm
     from openmanus_rl.workers.model import load_config
 
-    rollout = config.actor_rollout_ref.rollout
-    dtype = "float32" if device == "cpu" else config.actor_rollout_ref.model.dtype or "float32"
+    rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
+    dtype = "float32" if device == "cpu" else model.dtype or "float32"
     if rollout.name == "vllm":
         return make_vllm(rollout, load_config(path), tokenizer, dtype, on_gpu=device != "cpu")
-    return make_local(rollout, path, tokenizer, dtype, device)
+    return make_local(rollout, path, tokenizer, dtype, device, model.trust_remote_code)
 
 
 class EngineWorker(ServesClients):
@@ -144,7 +144,8 @@ class TrainingRank(ServesClients):
         from openmanus_rl.workers.model import load_model
 
         world = FsdpWorld(self.rank, size, address, seconds, self.device)
-        model = load_model(self.path)  # in main memory; sharding takes it to the device block by block
+        # In main memory; sharding takes it to the device block by block.
+        model = load_model(self.path, trust_remote_code=self.config.actor_rollout_ref.model.trust_remote_code)
         self.critic = make_critic(self.config, model, world)
         self.actor = make_actor(self.config, model, world=world)
         self.mini_batches = mini_batch_sizes(self.config)

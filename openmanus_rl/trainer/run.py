@@ -156,11 +156,13 @@ def _closed_after(close: Callable[[], None]) -> Iterator[None]:
 def _group(config: Config, directory: Path, journal: Journal) -> WorkerGroup:
     """The workers, here or on Ray."""
     path = _base(config, directory, journal)
+    trusted = config.actor_rollout_ref.model.trust_remote_code
+    tokenizer = load_tokenizer(path, trusted)
     if config.trainer.backend == "ray":
         from openmanus_rl.trainer.ray_group import RayWorkerGroup
 
-        return RayWorkerGroup(config, path, load_tokenizer(path), journal.display.warn)
-    return LocalWorkerGroup(config, load_model(path), load_tokenizer(path), _threads(directory))
+        return RayWorkerGroup(config, path, tokenizer, journal.display.warn)
+    return LocalWorkerGroup(config, load_model(path, trust_remote_code=trusted), tokenizer, _threads(directory))
 
 
 def _fit(run: Run, trainer: RayPPOTrainer) -> None:
@@ -199,11 +201,11 @@ def _restore(run: Run, trainer: RayPPOTrainer, origin: Origin) -> None:
         run.group.load_state_dict(state["workers"])
         trainer.kl_control.value = float(state["kl_coefficient"])
         run.best, run.best_step = float(state["best"]), int(state["best_step"])
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise checkpoint.CheckpointError(
-            f"{folder} does not fit this config ({type(error).__name__}: {str(error).splitlines()[0]}). Was the model, "
-            "LoRA, the precision, the critic or the KL to the reference changed? "
-            "Start anew with trainer.resume_mode=disable"
+            f"{folder} does not fit this config ({reason}). Was the model, LoRA, the precision, the critic or the KL "
+            "to the reference changed? Start anew with trainer.resume_mode=disable"
         ) from error
     run.note_best()  # it may have been killed before it could
     run.group.publish_weights(origin.step)
@@ -245,7 +247,15 @@ def _trainer(config: Config, group: WorkerGroup, run: Run, tasks: Callable[[Spli
 def _threads(directory: Path) -> int | None:
     """The engine's threads of an earlier part of the run: other ones would add floats in another order."""
     path = directory / "engine.json"
-    return int(orjson.loads(path.read_bytes())["n_threads"]) if path.is_file() else None
+    try:
+        found = orjson.loads(path.read_bytes())["n_threads"] if path.is_file() else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); without it a run chooses anew"
+        ) from None
+    if found is not None and (type(found) is not int or not 1 <= found <= 4096):
+        raise ValueError(f"{path}: n_threads must be a whole number from 1, got {str(found)[:50]!r}")
+    return found
 
 
 def _remember_threads(directory: Path, group: WorkerGroup) -> None:

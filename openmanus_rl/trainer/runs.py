@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
+from openmanus_rl.config.sources import read_plain
 from openmanus_rl.tracking import history
 from openmanus_rl.tracking.metrics_file import read_metrics
 from openmanus_rl.tracking.record import is_run, read_record, status_of
@@ -85,7 +84,10 @@ def recipe_of(command: str) -> str | None:
     >>> recipe_of("openmanus-rl train --recipe default algorithm.gamma=0.9")
     'default'
     """
-    words = shlex.split(command)
+    try:
+        words = shlex.split(command)
+    except ValueError:  # quotes that do not close: nothing that a run wrote
+        return None
     return words[words.index("--recipe") + 1] if "--recipe" in words[:-1] else None
 
 
@@ -96,11 +98,10 @@ def _failure(record: dict[str, Any] | None) -> list[str]:
 
 def _config(path: Path, notes: list[str]) -> dict[str, Any]:
     try:
-        loaded = yaml.safe_load((path / "config.yaml").read_text("utf-8"))
-    except (OSError, UnicodeError, yaml.YAMLError):
+        return read_plain(path / "config.yaml")
+    except ValueError:
         notes.append("its config.yaml cannot be read")
         return {}
-    return loaded if isinstance(loaded, dict) else {}
 
 
 def _metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:

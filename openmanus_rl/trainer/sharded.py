@@ -44,6 +44,7 @@ def load_shards(own: Any, folder: Path, rest: Any) -> Any:
     """The state that `rest` describes, read into the tensors of `own`, a state of the same form. All ranks must ask."""
     tensors: dict[str, torch.Tensor] = {}
     _pair(rest, own, tensors)
+    _sizes(folder)
     with _own_errors():
         load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)))
     return restore(rest, tensors)
@@ -51,13 +52,29 @@ def load_shards(own: Any, folder: Path, rest: Any) -> Any:
 
 def read_shards(folder: Path) -> dict[str, torch.Tensor]:
     """All tensors in full, in one process."""
-    reader = HuggingFaceStorageReader(str(folder))
-    found: Any = reader.read_metadata().state_dict_metadata
-    tensors = {name: torch.empty(about.size, dtype=about.properties.dtype) for name, about in found.items()}
+    tensors = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in _sizes(folder).items()}
     with _own_errors(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
     return tensors
+
+
+def _sizes(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Shapes and kinds of all tensors; ValueError for one that its pieces do not make up.
+
+    How large a tensor is follows from what the pieces say of their places. A place far out would ask for memory without
+    end, and what no piece fills would be whatever the memory held before.
+    """
+    odd = [path.name for path in folder.iterdir() if not path.is_file()]
+    if odd:
+        raise ValueError(f"{odd[0]} in {folder} is not a file")
+    found: Any = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    for name, about in found.items():
+        if sum(chunk.sizes.numel() for chunk in about.chunks) != about.size.numel():
+            raise ValueError(
+                f"the pieces of {name} do not make up the whole of it: is a file of {folder.name} missing?"
+            )
+    return {name: (about.size, about.properties.dtype) for name, about in found.items()}
 
 
 @contextmanager

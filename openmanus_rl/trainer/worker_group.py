@@ -118,7 +118,12 @@ def make_critic(config: Config, model: Any, world: World = ALONE) -> CriticWorke
     if critic is None:
         return None
     own = critic.model.path not in (None, section.model.path)
-    network = load_model(str(critic.model.path), device=str(model.device)) if own else copy.deepcopy(model)
+    trusted = section.model.trust_remote_code
+    network = (
+        load_model(str(critic.model.path), device=str(model.device), trust_remote_code=trusted)
+        if own
+        else copy.deepcopy(model)
+    )
     epochs = critic.ppo_epochs or section.actor.ppo_epochs
     max_tokens = section.actor.ppo_max_token_len_per_gpu
     assert steps is not None

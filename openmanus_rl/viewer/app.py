@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import RedirectResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from openmanus_rl.viewer import page
@@ -22,12 +25,14 @@ if TYPE_CHECKING:
     from openmanus_rl.viewer.tokens import Pieces
 
 TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+COOKIE = "openmanus-view"
+WANTS_TOKEN = "this page wants its token: open it as /?token=TOKEN"
 # Other pages in the same browser may send requests here under a name of their own: these names are ours.
 LOOPBACK = ["127.0.0.1", "localhost", "::1", "[::1]"]
 
 
-def make_app(runs: Sequence[RunFiles], hosts: Sequence[str] = LOOPBACK) -> FastAPI:
-    """The application for these runs; `hosts` are the names under which it may be asked."""
+def make_app(runs: Sequence[RunFiles], hosts: Sequence[str] = LOOPBACK, token: str | None = None) -> FastAPI:
+    """The application for these runs; `hosts` are the names under which it may be asked, `token` is wanted first."""
     app = FastAPI(title="OpenManus-RL viewer", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     served, policy = page.served_page()
@@ -35,7 +40,8 @@ def make_app(runs: Sequence[RunFiles], hosts: Sequence[str] = LOOPBACK) -> FastA
 
     @app.middleware("http")
     async def guarded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        response = await call_next(request)
+        refused = None if token is None else _at_the_door(request, token)
+        response = await call_next(request) if refused is None else refused
         response.headers["Content-Security-Policy"] = policy
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"
@@ -89,6 +95,27 @@ def make_app(runs: Sequence[RunFiles], hosts: Sequence[str] = LOOPBACK) -> FastA
         return _json(same_tasks(_run(runs, left), _run(runs, right)))
 
     return app
+
+
+def _at_the_door(request: Request, token: str) -> Response | None:
+    """None for whoever may come in: with the token as a bearer's, or with the cookie that `/?token=TOKEN` gives."""
+    pass_ = hashlib.sha256(f"viewer {token}".encode()).hexdigest()  # a cookie cannot hold every character
+    shown = request.query_params.get("token")
+    if request.url.path == "/" and shown is not None:
+        if not _equal(shown, token):
+            return Response(WANTS_TOKEN, 401)
+        answer = RedirectResponse("/", 303)  # so that the token does not stay in the address
+        answer.set_cookie(COOKIE, pass_, httponly=True, samesite="strict")
+        return answer
+    if _equal(request.cookies.get(COOKIE, ""), pass_):
+        return None
+    if _equal(request.headers.get("authorization", ""), f"Bearer {token}"):
+        return None
+    return Response(WANTS_TOKEN, 401)
+
+
+def _equal(given: str, wanted: str) -> bool:
+    return secrets.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
 
 
 def _run(runs: Sequence[RunFiles], number: int) -> RunFiles:

@@ -188,6 +188,8 @@ def _notes(run: RunFiles, record: dict[str, Any]) -> list[str]:
         notes.append(
             f"This version cannot load the run's config ({run.config_fault}), so changed settings are not listed."
         )
+    if run.metrics_fault:
+        notes.append(f"The run's metrics.jsonl cannot be read ({run.metrics_fault}), so there are no curves.")
     if not record:
         notes.append("The run directory has no run.json: it is from before versions were kept.")
     references = read_references(run.path)

@@ -16,6 +16,7 @@ import orjson
 from openmanus_rl.agent.watchdog import in_time
 from openmanus_rl.data.durable import write_whole
 from openmanus_rl.data.failures import error_text
+from openmanus_rl.data.plain_files import read_plain_file
 from openmanus_rl.data.rate import Rate
 from openmanus_rl.environments.base import fill_blanks
 from openmanus_rl.environments.configured import make_configured_env
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 FILE = "references.json"
 FORMAT_VERSION = 1
+MAX_BYTES = 100_000
 # Of each validation split: enough for an interval of a few points, and done in seconds.
 MAX_TASKS = 50
 # Of both players together. An environment that waits for something outside would keep the end of a run waiting.
@@ -45,10 +47,22 @@ class TooSlowError(Exception):
 def read_references(run: Path) -> dict[str, Any] | None:
     """What was played before; None if nothing was, or if it cannot be read."""
     try:
-        content = orjson.loads((run / FILE).read_bytes())
-    except (FileNotFoundError, orjson.JSONDecodeError):
+        content = orjson.loads(read_plain_file(run / FILE, MAX_BYTES))
+    except (OSError, orjson.JSONDecodeError):
         return None
-    return content if isinstance(content, dict) and content.get("version") == FORMAT_VERSION else None
+    return content if _is_references(content) else None
+
+
+def _is_references(content: Any) -> bool:
+    if not isinstance(content, dict) or content.get("version") != FORMAT_VERSION:
+        return False
+    told = isinstance(content.get("note"), str) and isinstance(content.get("failed"), bool)
+    return told and all(content.get(name) is None or _is_rate(content[name]) for name in ("random", "expert"))
+
+
+def _is_rate(rate: Any) -> bool:
+    numbers = [rate.get(name) for name in ("count", "total", "value", "low", "high")] if isinstance(rate, dict) else []
+    return bool(numbers) and all(type(number) in (int, float) for number in numbers)
 
 
 def find_references(run: Path, config: Config, run_own_code: bool = False) -> dict[str, Any]:

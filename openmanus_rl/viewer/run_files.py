@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
-import yaml
 
 from openmanus_rl.config.load import load_config
 from openmanus_rl.config.problems import ConfigError
+from openmanus_rl.config.sources import read_plain
 from openmanus_rl.data import credit as credit_lines
 from openmanus_rl.data import jsonl
+from openmanus_rl.data.plain_files import leads_out
 from openmanus_rl.tracking.metrics_file import read_metrics
-from openmanus_rl.tracking.record import is_run, read_record
+from openmanus_rl.tracking.record import is_run, read_record, without_folders
 from openmanus_rl.tracking.trajectories import NAME, credit_path, files_of
 
 if TYPE_CHECKING:
@@ -54,11 +55,14 @@ class RunFiles:
             raise ValueError(f"{path} is not a directory")
         if not is_run(path):
             raise ValueError(f"{path} is not a run: it has no config.yaml. Give the directory that `train` wrote")
+        if leads_out(path, path / "config.yaml"):
+            raise ValueError(f"{path}: its config.yaml is a link to somewhere else, which is not read")
         self.path = path
         self.name = path.resolve().name
         self.config: Config | None = None
         self.config_fault = ""
         self.settings = self._read_settings()
+        self.metrics_fault = ""
         self._metrics: tuple[Stamp, list[dict[str, Any]]] | None = None
         self._episodes: dict[str, EpisodeFile] = {}
         self._credits: dict[str, tuple[Stamp, dict[tuple[str, str], Credit]]] = {}
@@ -75,11 +79,7 @@ class RunFiles:
         else:
             dumped: dict[str, Any] = self.config.model_dump(mode="json")
             return dumped
-        try:
-            plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from None
-        return plain if isinstance(plain, dict) else {}
+        return read_plain(path)
 
     def setting(self, key: str, default: Any = None) -> Any:
         """A setting by its dotted key; the default where the run has none."""
@@ -102,11 +102,18 @@ class RunFiles:
     # --- metrics ------------------------------------------------------------------------------------------
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of the metrics file so far."""
+        """The lines of the metrics file so far; none of one that cannot be read, and `metrics_fault` says why."""
         path = self.path / "metrics.jsonl"
         stamp = stamp_of(path)
         if self._metrics is None or self._metrics[0] != stamp:
-            self._metrics = (stamp, read_metrics(path))
+            self.metrics_fault, lines = "", []
+            try:
+                if leads_out(self.path, path):
+                    raise ValueError("it is a link to somewhere else")
+                lines = read_metrics(path)
+            except (OSError, ValueError) as error:
+                self.metrics_fault = without_folders(str(error))[:300]
+            self._metrics = (stamp, lines)
         return self._metrics[1]
 
     def stamp(self) -> str:
@@ -120,9 +127,10 @@ class RunFiles:
     # --- episodes -----------------------------------------------------------------------------------------
 
     def episode_paths(self) -> list[Path]:
-        """The files with episodes: training steps, then validations, oldest first."""
+        """The files with episodes: training steps, then validations, oldest first. Links that lead out are not read."""
         folder = self.path / "trajectories"
-        return files_of(folder, "step") + files_of(folder, "val")
+        found = files_of(folder, "step") + files_of(folder, "val")
+        return [path for path in found if path.is_file() and not leads_out(self.path, path)]
 
     def episode_file(self, path: Path) -> EpisodeFile:
         """The index of one file."""
@@ -162,7 +170,7 @@ class RunFiles:
         stamp = stamp_of(path)
         known = self._credits.get(path.stem)
         if known is None or known[0] != stamp:
-            known = (stamp, _credits(path))
+            known = (stamp, {} if leads_out(self.path, path) else _credits(path))
             self._credits = {path.stem: known}  # one file's is enough: what is looked at is of one step
         return known[1]
 
@@ -170,8 +178,9 @@ class RunFiles:
         stem, _, number = row_id.partition(":")
         name = f"{stem}.jsonl"
         path = self.path / "trajectories" / name
-        # The name is compared with the pattern, so that no id can point out of the directory.
-        if NAME.fullmatch(name) is None or not number.isdecimal() or not path.is_file():
+        # The name is compared with the pattern, so that no id can point out of the directory; nor may a link.
+        is_ours = NAME.fullmatch(name) is not None and number.isdecimal() and path.is_file()
+        if not is_ours or leads_out(self.path, path):
             raise NotThereError(f"no episode {row_id[:80]!r}; it may have been dropped since")
         for place, row in enumerate(self.episode_file(path).rows):
             if row["id"] == row_id:
@@ -183,7 +192,7 @@ def stamp_of(path: Path) -> Stamp:
     """When a file was last changed, and its size; zeros where there is none."""
     try:
         status = path.stat()
-    except FileNotFoundError:
+    except OSError:
         return 0, 0
     return status.st_mtime_ns, status.st_size
 
@@ -200,7 +209,7 @@ def _index(path: Path, stamp: tuple[Stamp, Stamp]) -> EpisodeFile:
             if line.strip():
                 try:
                     row, actions = _row(orjson.loads(line))
-                except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError):
+                except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError):
                     found.unreadable += 1
                 else:
                     row |= {"id": f"{path.stem}:{number}", "kind": kind, "step": step, "credit": has_credit}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from openmanus_rl.config.models import local_path
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -51,14 +53,12 @@ class Pieces:
 
 def find_tokenizer(run: Path, model_path: str) -> Pieces | None:
     """The run's tokenizer: kept in its directory, with its models, or where the model was; None if there is none."""
-    from pathlib import Path
-
     from tokenizers import Tokenizer
 
     places = [run / "tokenizer.json", run / "base" / "tokenizer.json"]
     places += sorted(run.glob("checkpoints/*/model/tokenizer.json"))
     if model_path and not model_path.startswith("init:"):
-        places.append(Path(model_path).expanduser() / "tokenizer.json")
+        places.append(local_path(model_path) / "tokenizer.json")
     for place in places:
         if place.is_file():
             try:

@@ -8,6 +8,7 @@ Whatever is wrong is a `RequestRefusedError` with its HTTP status; each server t
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import secrets
 from typing import TYPE_CHECKING, Any
@@ -16,15 +17,25 @@ from urllib.parse import urlsplit
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
+
+# A client that sends its body byte by byte must not hold a place for ever.
+BODY_SECONDS = 60.0
 
 
 class RequestRefusedError(Exception):
-    """A request that is answered with an HTTP error status and a message."""
+    """A request that is answered with an HTTP error status, a message, and perhaps more headers."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.headers = status, headers
+
+
+def wrong_method(path: str, method: str, taken: Iterable[str]) -> RequestRefusedError:
+    """405, with the methods that there are."""
+    allowed = ", ".join(taken)
+    told = f"{path[:100]} takes {allowed}, not {method[:20]}"
+    return RequestRefusedError(405, told, ((b"allow", allowed.encode()),))
 
 
 def check_secret(text: str | None, name: str) -> None:
@@ -42,8 +53,19 @@ def check_bearer(scope: dict[str, Any], token: str | None, wanted: str) -> None:
         raise RequestRefusedError(401, wanted)
 
 
-async def read_body(receive: Callable[[], Awaitable[dict[str, Any]]], limit: int) -> bytes:
-    """The body, counted as it arrives: a length may be left out, or be a lie."""
+async def read_body(
+    receive: Callable[[], Awaitable[dict[str, Any]]], limit: int, seconds: float | None = None
+) -> bytes:
+    """The body, counted as it arrives: a length may be left out, or be a lie; within `seconds` (BODY_SECONDS)."""
+    seconds = BODY_SECONDS if seconds is None else seconds
+    try:
+        async with asyncio.timeout(seconds):
+            return await _read_body(receive, limit)
+    except TimeoutError:
+        raise RequestRefusedError(408, f"the request did not arrive within {seconds:g} s") from None
+
+
+async def _read_body(receive: Callable[[], Awaitable[dict[str, Any]]], limit: int) -> bytes:
     parts, size = [], 0
     while True:
         message = await receive()

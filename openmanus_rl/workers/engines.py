@@ -20,9 +20,10 @@ def open_local_engine(
     kv_cache_gb: float,
     max_num_seqs: int,
     n_threads: int | None,
+    trust_remote_code: bool = False,
 ) -> Engine:
     """An engine with weights of its own, which take no gradients."""
-    model = load_model(path, dtype, device)
+    model = load_model(path, dtype, device, trust_remote_code)
     for weight in model.parameters():
         weight.requires_grad_(False)
     return LocalEngine(model, tokenizer, max_model_len, kv_cache_gb, max_num_seqs, n_threads=n_threads)

@@ -1,6 +1,7 @@
 """Models and tokenizers from where the config says: a directory, a Hugging Face name, or a `.gguf` file.
 
-Nothing in a model repository is run: no remote code, no pickle; only safetensors (or GGUF) weights are read.
+Only safetensors (or GGUF) weights are read, never a pickle. Python code that comes with a model is not run, unless the
+caller says `trust_remote_code`: it can do whatever the user can.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from openmanus_rl.config.models import local_path
+from openmanus_rl.config.models import local_path, model_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,67 +23,69 @@ if TYPE_CHECKING:
     import torch
 
 
-def load_tokenizer(path: str) -> Any:
+def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a model."""
     from transformers import AutoTokenizer
 
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(**_source(path))
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{path}: its tokenizer cannot be loaded: {_first_line(error)}") from error
+    with _loading(path, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(**_source(path, trust_remote_code))
     if getattr(tokenizer, "chat_template", None) is None:
         raise ValueError(f"{path}: its tokenizer has no chat template; an instruction-tuned model has one")
     return tokenizer
 
 
-def load_config(path: str) -> Any:
+def load_config(path: str, trust_remote_code: bool = False) -> Any:
     """The shape of a model, without its weights."""
     from transformers import AutoConfig
 
-    try:
-        return AutoConfig.from_pretrained(**_source(path))
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{path}: its config cannot be loaded: {_first_line(error)}") from error
+    with _loading(path, "config"):
+        return AutoConfig.from_pretrained(**_source(path, trust_remote_code))
 
 
-def load_model(path: str, dtype: str = "float32", device: str = "cpu") -> torch.nn.Module:
+def load_model(
+    path: str, dtype: str = "float32", device: str = "cpu", trust_remote_code: bool = False
+) -> torch.nn.Module:
     """A causal language model, in evaluation mode."""
     import torch
     from transformers import AutoModelForCausalLM
 
     if dtype != "float32" and device == "cpu":
         make_half_safe(dtype)
-    source = _source(path)
+    _refuse_adapters(path)
+    _refuse_giants(path)
+    source = _source(path, trust_remote_code)
     source |= _unpacked() if "gguf_file" in source else {"use_safetensors": True}
-    try:
-        with without_bars():
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                **source, dtype=getattr(torch, dtype), attn_implementation="sdpa"
-            )
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{path}: its weights cannot be loaded: {_first_line(error)}") from error
+    model: Any
+    with _loading(path, "weights"), without_bars():
+        loader: Any = AutoModelForCausalLM
+        model, found = loader.from_pretrained(
+            **source, dtype=getattr(torch, dtype), attn_implementation="sdpa", output_loading_info=True
+        )
+        # They would be filled with random numbers.
+        if missing := sorted(found["missing_keys"]):
+            raise ValueError(f"{missing[0]} and {len(missing) - 1} more are not in its files")
     if "gguf_file" in source:
         model = without_quantization(model)
     loaded: torch.nn.Module = model.to(device).eval()
     return loaded
 
 
-def vocabulary_and_ends(path: str, tokenizer: Any) -> tuple[int, list[int]]:
+def vocabulary_and_ends(path: str, tokenizer: Any, trust_remote_code: bool = False) -> tuple[int, list[int]]:
     """How many tokens a model knows, and those with which it may end a text, by its own files."""
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import GenerationConfig
 
-    source = _source(path)
-    try:
-        config: Any = AutoConfig.from_pretrained(**source)
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{path}: its config cannot be loaded: {_first_line(error)}") from error
+    source = _source(path, trust_remote_code)
+    config = load_config(path, trust_remote_code)
     found = [tokenizer.eos_token_id, getattr(config, "eos_token_id", None)]
     if "gguf_file" not in source:
-        with suppress(OSError):  # many models have no generation_config.json
+        with _loading(path, "generation config"), suppress(OSError):  # many models have none
             name, local = source["pretrained_model_name_or_path"], source.get("local_files_only", False)
             found.append(GenerationConfig.from_pretrained(name, local_files_only=local).eos_token_id)
-    flat = [token for entry in found for token in (entry if isinstance(entry, list) else [entry])]
-    return int(config.vocab_size), list(dict.fromkeys(token for token in flat if token is not None))
+    flat = [token for entry in found for token in (entry if isinstance(entry, list) else [entry]) if token is not None]
+    vocabulary: Any = getattr(config, "vocab_size", None)
+    if not all(type(number) is int for number in (vocabulary, *flat)):
+        raise ValueError(f"{path}: its vocab_size and eos_token_id must be whole numbers")
+    return vocabulary, list(dict.fromkeys(flat))
 
 
 def save_model(model: Any, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
@@ -143,18 +146,52 @@ def make_half_safe(dtype: str) -> None:
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
 
 
-def _source(path: str) -> dict[str, Any]:
+@contextmanager
+def _loading(path: str, part: str) -> Iterator[None]:
+    """What libraries raise for files that are not what they should be is of every kind: for the user it is one."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{path}: its {part} cannot be loaded: {_first_line(error)}") from error
+
+
+def _refuse_adapters(path: str) -> None:
+    """Where there are adapters, transformers would load whatever model they name, from wherever that is."""
+    if (local_path(path) / "adapter_config.json").is_file():
+        raise ValueError(f"{path} holds adapters of a model, not a model: merge them into it first")
+
+
+def _refuse_giants(path: str) -> None:
+    """Room for a model is made as its config says, before its weights are read: a config may ask for any amount."""
+    folder, shape = local_path(path), model_shape(path)
+    if shape is None or not folder.is_dir():
+        return
+    held = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    if shape.parameters > 2 * held:  # half a byte each is the least that there is
+        raise ValueError(
+            f"{path}: its config.json describes {shape.parameters:,} weights, but its files hold {held:,} bytes: "
+            "is it complete?"
+        )
+
+
+def _source(path: str, trust_remote_code: bool) -> dict[str, Any]:
     file = local_path(path)
     if file.suffix == ".gguf" and file.is_file():
         missing = [package for package in ("gguf", "accelerate") if find_spec(package) is None]
         if missing:
             needed = " and ".join(missing)
             raise ValueError(f"{path}: reading .gguf files needs {needed}: pip install 'openmanus-rl[gguf]'")
-        return {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name, "local_files_only": True}
+        # Such a file is a whole model: code beside it does not belong to it, and left open, transformers would ask.
+        found = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name, "local_files_only": True}
+        return {**found, "trust_remote_code": False}
     if file.is_dir():
-        return {"pretrained_model_name_or_path": str(file), "local_files_only": True, "trust_remote_code": False}
-    return {"pretrained_model_name_or_path": path, "trust_remote_code": False}
+        return {
+            "pretrained_model_name_or_path": str(file),
+            "local_files_only": True,
+            "trust_remote_code": trust_remote_code,
+        }
+    return {"pretrained_model_name_or_path": path, "trust_remote_code": trust_remote_code}
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return str(error).strip().splitlines()[0][:500] if str(error).strip() else type(error).__name__

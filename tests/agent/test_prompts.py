@@ -131,16 +131,13 @@ class Trimming:
     """A tokenizer whose template trims messages and drops past thoughts, as some do."""
 
     def __init__(self, template: str) -> None:
-        self.template = template
+        self.chat_template = template
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Any:
         return tokenizer().encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False) -> Any:
         return tokenizer().decode(token_ids, skip_special_tokens=skip_special_tokens)
-
-    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
-        return tokenizer().apply_chat_template(conversation, chat_template=self.template, **options)
 
 
 def test_a_template_that_trims_is_followed() -> None:

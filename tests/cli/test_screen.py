@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from openmanus_rl.cli.screen import framed, shown, visible
+from openmanus_rl.cli.screen import framed, shown
+from openmanus_rl.exits import visible
 from tests.cli.conftest import HOSTILE, assert_harmless
 
 

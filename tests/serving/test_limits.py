@@ -279,13 +279,10 @@ class Templated:
 
     def __init__(self, template: str) -> None:
         self._own = tokenizer()
-        self._template = template
+        self.chat_template = template
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
-
-    def apply_chat_template(self, messages: Any, **options: Any) -> Any:
-        return self._own.apply_chat_template(messages, chat_template=self._template, **options)
 
 
 @pytest.mark.parametrize(

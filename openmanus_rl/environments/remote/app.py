@@ -15,7 +15,15 @@ import orjson
 from openmanus_rl import __version__
 from openmanus_rl.environments.base import SPLITS
 from openmanus_rl.environments.remote import PROTOCOL
-from openmanus_rl.web.requests import RequestRefusedError, check_bearer, json_object, kind, read_body
+from openmanus_rl.web.requests import (
+    RequestRefusedError,
+    check_bearer,
+    check_local,
+    json_object,
+    kind,
+    read_body,
+    wrong_method,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,12 +40,13 @@ log = logging.getLogger(__name__)
 
 
 class EnvApp:
-    """Answers HTTP requests for one kind of environment."""
+    """Answers HTTP requests for one kind of environment; with `local`, only those that this machine's programs make."""
 
-    def __init__(self, name: str, sessions: Sessions, token: str | None = None) -> None:
+    def __init__(self, name: str, sessions: Sessions, token: str | None = None, local: bool = False) -> None:
         self.name = name
         self.sessions = sessions
         self._token = token
+        self._local = local
         self._routes: dict[str, dict[str, Callable[[Any], Awaitable[bytes]]]] = {
             "/": {"GET": self.hello},
             "/version": {"GET": self.version},
@@ -59,14 +68,15 @@ class EnvApp:
         """Answer one request."""
         if scope["type"] != "http":
             return
+        more: tuple[tuple[bytes, bytes], ...] = ()
         try:
             status, body = 200, await self._answer(scope, receive)
         except RequestRefusedError as error:
-            status, body = error.status, _error(str(error))
+            status, body, more = error.status, _error(str(error)), error.headers
         except Exception:  # our own mistake: the log has the traceback, the client does not
             log.exception("%s %s", scope["method"], scope["path"])
             status, body = 500, _error("the server failed; its log says why")
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *more]
         if status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -74,6 +84,8 @@ class EnvApp:
 
     async def _answer(self, scope: dict[str, Any], receive: Callable[[], Awaitable[dict[str, Any]]]) -> bytes:
         path, method = scope["path"], scope["method"]
+        if self._local:
+            check_local(scope)
         if path != "/":
             check_bearer(scope, self._token, "this server wants its token: Authorization: Bearer TOKEN")
         methods = self._routes.get(path)
@@ -81,7 +93,7 @@ class EnvApp:
             raise RequestRefusedError(404, f"no route {path[:100]}; there are {', '.join(self._routes)}")
         handler = methods.get(method)
         if handler is None:
-            raise RequestRefusedError(405, f"{path} takes {', '.join(methods)}, not {method[:20]}")
+            raise wrong_method(path, method, methods)
         if method == "GET":
             return await handler(_query(scope["query_string"]))
         return await handler(json_object(await read_body(receive, self.sessions.limits.max_body)))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from openmanus_rl.environments.base import SPLITS, Split, StepResult, TextEnv
 from openmanus_rl.environments.remote import PROTOCOL
-from openmanus_rl.environments.remote.dialects import DIALECTS, ID, read_answer, reset_body, session_of
+from openmanus_rl.environments.remote.dialects import DIALECTS, ID, own_info, read_answer, reset_body, session_of
 from openmanus_rl.environments.remote.errors import (
     AnswerLostError,
     RemoteEnvError,
@@ -307,11 +307,7 @@ class RemoteEnv(TextEnv):
     def _info(self, answer: Answer, action: str | None) -> Info:
         """The server's own; for a foreign server, what can be known: see docs/environments/remote.md."""
         if self._is_ours:
-            if answer.info is None:
-                raise RemoteEnvError("the server's answer has no info")
-            info: Info = dict(answer.info)
-            actions = info.get("admissible_actions")
-            info["admissible_actions"] = None if actions is None else tuple(actions)
+            info: Info = own_info(answer)
             if self.anchor_mode == "observation":
                 info["anchor"] = answer.observation
             return info

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.environments.remote.errors import RemoteEnvError
 
@@ -95,6 +95,30 @@ def read_answer(answer: Json, dialect: Dialect, where: str) -> Answer:
     )
 
 
+def own_info(answer: Answer) -> dict[str, Any]:
+    """The info of a server like ours, with the kinds of values that the contract promises; RemoteEnvError if not."""
+    info: dict[str, Any] | None = answer.info
+    if info is None:
+        raise RemoteEnvError("the server's answer has no info")
+    actions, score = info.get("admissible_actions"), info.get("score")
+    sound = {
+        "won": isinstance(info.get("won"), bool),
+        "score": isinstance(score, int | float) and not isinstance(score, bool) and abs(score) < math.inf,
+        "task_type": isinstance(info.get("task_type"), str),
+        "action_valid": isinstance(info.get("action_valid"), bool),
+        "anchor": "anchor" in info,
+        "admissible_actions": actions is None
+        or (isinstance(actions, list) and all(isinstance(action, str) for action in actions)),
+    }
+    wrong = next((name for name, is_sound in sound.items() if not is_sound), None)
+    if wrong is not None:
+        raise RemoteEnvError(f"the server's info has no sound {wrong}: {_shown(info.get(wrong))}")
+    return {**info, "admissible_actions": None if actions is None else tuple(actions)}
+
+
 def _shown(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = f"a {type(value).__name__} of many levels"
     return text if len(text) <= 100 else f"{text[:100]}..."

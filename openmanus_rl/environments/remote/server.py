@@ -41,7 +41,8 @@ def serve(
                 "play. Set $OPENMANUS_RL_TOKEN.",
                 file=sys.stderr,
             )
-        server = _Server(EnvApp(name, sessions, token), sessions, listening)
+        app = EnvApp(name, sessions, token, local=token is None and is_loopback(host))
+        server = _Server(app, sessions, listening)
         server.run(sockets=[listening])
         stuck = sessions.close_all(GRACE_SECONDS)
     if stuck:

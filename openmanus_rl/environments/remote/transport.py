@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MAX_IDLE_SECONDS = 4.0
 MAX_CONNECT_SECONDS = 10.0
 _KEPT = 64
+# Observations have kilobytes, and lists of tasks some hundred. Nobody is to fill this process's memory.
+MAX_ANSWER = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +150,14 @@ class Caller:
         try:
             connection.request(method, self.address.path + path, body, headers)
             response = connection.getresponse()
-            data = response.read()
+            data = response.read(MAX_ANSWER + 1)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             reason = f"{type(error).__name__}: {error}"
             raise AnswerLostError(f"{where} got no answer within {timeout:g} s ({reason})") from error
+        if len(data) > MAX_ANSWER:
+            connection.close()
+            raise AnswerLostError(f"{where} answered with more than {MAX_ANSWER:,} bytes")
         if response.will_close:
             connection.close()
         else:

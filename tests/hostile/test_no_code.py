@@ -1,0 +1,207 @@
+"""No data becomes code: what the package's own source may call, and what it may not.
+
+The source is read as syntax, so a word in a comment is nothing, and a call under another name is found.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import openmanus_rl
+
+PACKAGE = Path(openmanus_rl.__file__).parent
+# Modules whose reading runs what is read.
+UNSAFE_MODULES = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "marshal",
+    "shelve",
+    "dill",
+    "joblib",
+    "jsonpickle",
+    "cloudpickle",
+    "code",
+}
+UNSAFE_CALLS = {
+    "eval", "exec", "compile", "__import__", "os.system", "os.popen", "os.execl", "os.spawnl", "runpy.run_path",
+    "runpy.run_module", "yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "yaml.UnsafeLoader",
+    "yaml.FullLoader", "yaml.Loader", "torch.load", "torch.save", "torch.jit.load", "torch.hub.load", "torch.package",
+    "pandas.read_pickle", "types.FunctionType", "types.CodeType",
+    "subprocess.getoutput", "subprocess.getstatusoutput",
+}  # fmt: skip
+# Where the user's own code is loaded, because the user names it: an environment `module:Class`, a reward `x.py:name`.
+USERS_CODE = {"environments/registry.py", "rewards/composer.py"}
+LOADERS = {"importlib.import_module", "importlib.util.spec_from_file_location", "importlib.util.module_from_spec"}
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    return {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8"), str(path))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+def names_of(tree: ast.Module) -> dict[str, str]:
+    """What the names of a file stand for: `from os import system as s` makes `s` mean `os.system`."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                found[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return found
+
+
+def dotted(node: ast.expr, names: dict[str, str]) -> str:
+    """`yaml.load` of an expression that names it, under whatever name it was imported; "" for anything else."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id, node.id)
+    if isinstance(node, ast.Attribute):
+        inner = dotted(node.value, names)
+        return f"{inner}.{node.attr}" if inner else ""
+    return ""
+
+
+def uses(tree: ast.Module) -> Iterator[tuple[int, str, ast.Call | None]]:
+    """Every name that is used, with its line, and the call if it is called."""
+    names = names_of(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (name := dotted(node.func, names)):
+            yield node.lineno, name, node
+        elif isinstance(node, ast.Attribute | ast.Name) and (name := dotted(node, names)):
+            yield node.lineno, name, None
+
+
+def modules(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, node.module or ""
+
+
+def keyword(call: ast.Call, name: str) -> object:
+    """The constant that a keyword is given; None if it is not given, Ellipsis if it is no constant."""
+    given = next((word.value for word in call.keywords if word.arg == name), None)
+    return None if given is None else given.value if isinstance(given, ast.Constant) else ...
+
+
+def faults(name: str, tree: ast.Module) -> list[str]:
+    """Everything in a file that could run data."""
+    found = [
+        f"{name}:{line} imports {module}"
+        for line, module in modules(tree)
+        if module.partition(".")[0] in UNSAFE_MODULES
+    ]
+    for line, used, call in uses(tree):
+        if used in UNSAFE_CALLS:
+            found.append(f"{name}:{line} uses {used}")
+        if used in LOADERS and name not in USERS_CODE:
+            found.append(f"{name}:{line} loads code with {used}")
+        if call is None:
+            continue
+        if used.startswith("subprocess.") and keyword(call, "shell") not in (None, False):
+            found.append(f"{name}:{line} starts a shell")
+        if used.startswith("subprocess.") and call.args and isinstance(call.args[0], ast.Constant | ast.JoinedStr):
+            found.append(f"{name}:{line} starts a command from a text")
+        if used == "numpy.load" and keyword(call, "allow_pickle") is not False:
+            found.append(f"{name}:{line} lets numpy read pickles")
+        if used.endswith("from_pretrained") and keyword(call, "trust_remote_code") is True:
+            found.append(f"{name}:{line} trusts a model's code")
+        if used.endswith("jinja2.Environment") and keyword(call, "autoescape") is not True:
+            found.append(f"{name}:{line} makes templates that neither are sandboxed nor escape")
+    return found
+
+
+def test_the_package_runs_no_data() -> None:
+    assert len(sources()) > 150
+    assert [fault for name, tree in sources().items() for fault in faults(name, tree)] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "from pickle import loads as read",
+        "import torch as t; t.load('x')",
+        "from torch import load; load('x', weights_only=True)",
+        "import yaml; yaml.load(x, Loader=yaml.SafeLoader)",
+        "from yaml import unsafe_load; unsafe_load(x)",
+        "eval('1')",
+        "f = exec; f('x')",
+        "import subprocess; subprocess.run(x, shell=True)",
+        "import subprocess; subprocess.run('ls -l')",
+        "import subprocess as s; s.Popen(f'ls {x}')",
+        "import os; os.system(x)",
+        "from os import popen; popen(x)",
+        "import importlib; importlib.import_module(x)",
+        "import numpy as np; np.load(x)",
+        "import numpy as np; np.load(x, allow_pickle=True)",
+        "from transformers import AutoModel; AutoModel.from_pretrained(x, trust_remote_code=True)",
+        "import jinja2; jinja2.Environment()",
+    ],
+)
+def test_what_would_run_data_is_found(code: str) -> None:
+    """The test above can fail."""
+    assert faults("x.py", ast.parse(code))
+
+
+def test_environments_that_render_templates_are_sandboxed() -> None:
+    """Of Jinja there are three: prompts and chat templates in a sandbox, and a page of ours that escapes."""
+    made = {
+        (name, used)
+        for name, tree in sources().items()
+        for _, used, call in uses(tree)
+        if call is not None and used.rpartition(".")[2].endswith("Environment") and "jinja2" in used
+    }
+    assert made == {
+        ("agent/prompts.py", "jinja2.sandbox.ImmutableSandboxedEnvironment"),
+        ("environments/webshop/browse.py", "jinja2.Environment"),
+    }
+    assert {
+        name
+        for name, tree in sources().items()
+        if any(used.endswith("_BoundedEnvironment") for _, used, _ in uses(tree))
+    } == {"agent/chat_template.py"}
+
+
+def test_templates_are_rendered_in_one_place() -> None:
+    """transformers' own rendering has no limits: nothing here asks for it."""
+    asking = [
+        f"{name}:{line}"
+        for name, tree in sources().items()
+        for line, used, _ in uses(tree)
+        if used.endswith("apply_chat_template")
+    ]
+    assert asking == []
+
+
+def test_secrets_are_compared_in_constant_time() -> None:
+    """A token or key is never compared with `==`, whose time tells how much of it was right."""
+    found = []
+    for name, tree in sources().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
+                sides = [node.left, *node.comparators]
+                words = {
+                    side.id if isinstance(side, ast.Name) else side.attr
+                    for side in sides
+                    if isinstance(side, ast.Name | ast.Attribute)
+                }
+                if words & {"token", "_token", "api_key", "key", "secret", "given"} and name.startswith(
+                    ("web/", "serving/", "viewer/", "environments/remote/")
+                ):
+                    found.append(f"{name}:{node.lineno}")
+    assert [place for place in found if not place.startswith("web/requests.py")] == []
+    named = [place for place in found if place.startswith("web/requests.py")]
+    lines = (PACKAGE / "web" / "requests.py").read_text("utf-8").splitlines()
+    assert all('b"authorization"' in lines[int(place.rpartition(":")[2]) - 1] for place in named)

@@ -1,0 +1,285 @@
+"""A run directory that somebody passed on: `view`, `report` and `runs` show what can be shown, and run nothing."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openmanus_rl.tracking.metrics_file import MetricsFile, read_metrics
+from openmanus_rl.tracking.record import is_running, read_record
+from openmanus_rl.trainer.runs import summarise_run
+from openmanus_rl.viewer.compare import compare_runs, same_tasks
+from openmanus_rl.viewer.detail import episode_detail
+from openmanus_rl.viewer.overview import overview
+from openmanus_rl.viewer.references import find_references, read_references
+from openmanus_rl.viewer.report import render
+from openmanus_rl.viewer.run_files import NotThereError, RunFiles
+from openmanus_rl.viewer.server import open_runs
+from openmanus_rl.viewer.tokens import find_tokenizer
+from tests.cli.conftest import Command, command
+from tests.hostile.fuzz import as_json, damaged, fuzzed, mangled, may_refuse
+from tests.viewer.conftest import serving
+from tests.viewer.runs import make_run
+
+__all__ = ["command"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A good run of one step, with reference lines."""
+    folder = make_run(tmp_path_factory.mktemp("made") / "one", steps=1)
+    run = RunFiles(folder)
+    assert run.config is not None
+    find_references(folder, run.config)
+    return folder
+
+
+@pytest.fixture
+def copied(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "one"))
+
+
+def fresh(made: Path, tmp_path: Path) -> Path:
+    """A good run again, in the same place."""
+    shutil.rmtree(tmp_path / "one", ignore_errors=True)
+    return Path(shutil.copytree(made, tmp_path / "one"))
+
+
+def looks(folder: Path, page: bool = False) -> None:
+    """Everything that is shown of a run; only a directory that is no run at all is refused."""
+    summarise_run(folder)
+    run = None
+    with may_refuse(ValueError, str(folder)):
+        run = RunFiles(folder)
+    if run is None:
+        return
+    shown = [overview(run), compare_runs([run, run]), run.rows(), run.unreadable(), same_tasks(run, run)]
+    pieces = find_tokenizer(folder, "")
+    for row in run.rows()[:3]:
+        with may_refuse(NotThereError, row["id"], most=12_000):
+            shown.append(episode_detail(run, row["id"], pieces))
+    assert orjson.dumps(shown)
+    if page:
+        assert render([run]).startswith("<!doctype html>")
+
+
+FILES = ["run.json", "references.json", "tokenizer.json"]
+
+
+@fuzzed(60)
+@given(data=st.data())
+def test_mangled_files(data: st.DataObject, tmp_path: Path, made: Path) -> None:
+    folder = fresh(made, tmp_path)
+    name = data.draw(st.sampled_from(FILES))
+    (folder / name).write_bytes(as_json(data.draw(mangled(json.loads((made / name).read_bytes())))))
+    looks(folder)
+
+
+@fuzzed(60)
+@given(data=st.data())
+def test_mangled_lines(data: st.DataObject, tmp_path: Path, made: Path) -> None:
+    folder = fresh(made, tmp_path)
+    names = ["metrics.jsonl", *(f"trajectories/{path.name}" for path in sorted((made / "trajectories").iterdir()))]
+    path = folder / data.draw(st.sampled_from(names))
+    lines = path.read_bytes().splitlines()
+    number = data.draw(st.integers(0, len(lines) - 1))
+    lines[number] = as_json(data.draw(mangled(json.loads(lines[number]))))
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    looks(folder)
+
+
+@fuzzed(60)
+@given(data=st.data())
+def test_damaged_files(data: st.DataObject, tmp_path: Path, made: Path) -> None:
+    folder = fresh(made, tmp_path)
+    path = data.draw(st.sampled_from(sorted(path for path in folder.rglob("*") if path.is_file())))
+    path.write_bytes(data.draw(damaged(path.read_bytes())))
+    looks(folder)
+
+
+@fuzzed(30)
+@given(data=st.data())
+def test_mangled_configs(data: st.DataObject, tmp_path: Path, made: Path) -> None:
+    folder = fresh(made, tmp_path)
+    content = data.draw(mangled(yaml.safe_load((made / "config.yaml").read_text())))
+    (folder / "config.yaml").write_bytes(as_json(content))  # JSON is YAML, mostly
+    looks(folder)
+
+
+def test_all_of_it_at_once_on_the_page(copied: Path) -> None:
+    hostile = "</script><img src=x onerror=alert(1)>\u2028"
+    (copied / "run.json").write_bytes(as_json({**json.loads((copied / "run.json").read_bytes()), "command": hostile}))
+    (copied / "metrics.jsonl").write_bytes(b'{"step": "x"}\n')
+    run = RunFiles(copied)
+    assert any("metrics.jsonl cannot be read" in note for note in overview(run)["notes"])
+    text = render([run])
+    assert hostile not in text
+    assert "<img" not in text
+    looks(copied, page=True)
+
+
+# --- code -----------------------------------------------------------------------------------------------------
+
+
+def test_looking_runs_nothing_that_the_config_names(copied: Path, tmp_path: Path, command: Command) -> None:
+    mark = tmp_path / "mark"
+    (tmp_path / "evil.py").write_text(
+        f"from pathlib import Path\nPath({str(mark)!r}).touch()\ndef f(trajectory): return 1.0\n"
+    )
+    config = (copied / "config.yaml").read_text().replace("env_name: grid", "env_name: evil:f")
+    assert "evil:f" in config
+    (copied / "config.yaml").write_text(f"{config}\n# reward: evil.py\n")
+    (copied / "references.json").unlink()
+    (copied / "base").mkdir()
+    (copied / "base" / "own.py").write_text((tmp_path / "evil.py").read_text())
+    old = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        assert command("report", copied).code == 0
+        assert command("runs", tmp_path).code == 0
+        with serving(copied) as at:
+            assert httpx.get(f"{at}/api/runs/0/overview").status_code == 200
+    finally:
+        os.chdir(old)
+    assert not mark.exists()
+
+
+# --- links, pipes and devices ------------------------------------------------------------------------------------
+
+SECRET = "the secret of another directory"
+
+
+def test_links_out_of_the_run_are_not_followed(copied: Path, tmp_path: Path, made: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    line = json.loads((made / "trajectories" / "step_000001.jsonl").read_bytes().splitlines()[0])
+    line["turns"][0]["observation"] = SECRET
+    (outside / "step_000008.jsonl").write_bytes(as_json(line) + b"\n")
+    (outside / "metrics.jsonl").write_bytes(b'{"step": 77, "reward": 1.0}\n')
+    (outside / "record.json").write_bytes(as_json({**(read_record(made) or {}), "command": SECRET}))
+    folder = copied / "trajectories"
+    (folder / "step_000008.jsonl").symlink_to(outside / "step_000008.jsonl")
+    (folder / "step_000009.jsonl").symlink_to(folder / "step_000001.jsonl")  # stays inside
+    for name, target in (
+        ("metrics.jsonl", "metrics.jsonl"),
+        ("run.json", "record.json"),
+        ("references.json", "record.json"),
+    ):
+        (copied / name).unlink()
+        (copied / name).symlink_to(outside / target)
+    run = RunFiles(copied)
+    assert {row["step"] for row in run.rows()} >= {1, 9}
+    assert 8 not in {row["step"] for row in run.rows()}
+    with pytest.raises(NotThereError):
+        run.trajectory("step_000008:0")
+    shown = orjson.dumps([overview(run), run.rows()]).decode()
+    assert SECRET not in shown
+    assert run.metrics() == []
+    shutil.rmtree(folder)
+    folder.symlink_to(outside, target_is_directory=True)
+    assert RunFiles(copied).rows() == []
+    (copied / "config.yaml").unlink()
+    (copied / "config.yaml").symlink_to(outside / "record.json")
+    with pytest.raises(ValueError, match="a link to somewhere else"):
+        RunFiles(copied)
+
+
+def test_writing_into_it_follows_no_link(copied: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for name in ("references.json", "report.html"):
+        (copied / name).unlink(missing_ok=True)
+        (copied / name).symlink_to(victim)
+        (copied / f".{name}.{os.getpid()}.partial").symlink_to(victim)
+    run = RunFiles(copied)
+    assert run.config is not None
+    find_references(copied, run.config)
+    from openmanus_rl.viewer.report import write_report
+
+    write_report([run], copied / "report.html")
+    assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", "references.json", ".lock", "metrics.jsonl", "tokenizer.json", "best.json"]
+)
+@pytest.mark.parametrize("kind", ["pipe", "/dev/zero", "loop", "folder"])
+def test_nothing_waits_for_what_is_no_file(name: str, kind: str, copied: Path) -> None:
+    (copied / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(copied / name)
+    elif kind == "folder":
+        (copied / name).mkdir()
+    else:
+        (copied / name).symlink_to(copied / name if kind == "loop" else kind)
+    assert not is_running(copied)
+    looks(copied)
+
+
+@pytest.mark.parametrize("name", ["step_000001.jsonl", "step_000001.credit.jsonl"])
+@pytest.mark.parametrize("kind", ["pipe", "/dev/zero", "folder"])
+def test_nor_among_the_episodes(name: str, kind: str, copied: Path) -> None:
+    path = copied / "trajectories" / name
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(kind)
+    looks(copied)
+
+
+def test_a_file_without_end(copied: Path) -> None:
+    """Sparse, so that it takes no room here."""
+    for name in ("run.json", "references.json"):
+        with (copied / name).open("wb") as file:
+            file.truncate(2**36)
+    assert read_record(copied) is None
+    assert read_references(copied) is None
+    looks(copied)
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{", b"[]", b"{}", b'{"step": true}', b'{"step": -1}', b'{"step": 1, "x": "y"}', b'{"step": 1e400}', b"\xff"],
+)
+def test_lines_that_are_no_metrics_are_located(line: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1, "reward": null}\n' + line + b"\n")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl:2: "):
+        read_metrics(path)
+    with pytest.raises(ValueError, match=r"metrics\.jsonl:2: "):
+        MetricsFile(path, resume_after=5)
+    assert path.read_bytes().endswith(line + b"\n")  # and nothing was written over it
+
+
+def test_shares_that_are_none(copied: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"step": 1, "success": 7.0, "episodes": 2.0, "val/valid_seen/success": -1.0, "val/valid_seen/episodes": 4.0},
+        {"step": 2, "success": 0.5, "episodes": 1e300},
+        {"step": 3, "success": 0.5, "episodes": -4.0, "actor/entropy": -1e308},
+        {"step": 4, "success": None, "episodes": 0.0, "actor/entropy": 1e308, "time/step": 1.0},
+    ]
+    (copied / "metrics.jsonl").write_bytes(b"".join(as_json(line) + b"\n" for line in lines))
+    looks(copied, page=True)
+
+
+def test_directories_that_are_no_runs(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.yaml").mkdir()
+    (tmp_path / "b").write_text("x")
+    for path in (tmp_path / "a", tmp_path / "b", tmp_path / "c"):
+        with pytest.raises(ValueError, match="is not"):
+            open_runs([path], tmp_path)
