@@ -154,6 +154,18 @@ def test_config_keys_that_a_page_mentions_exist(page: Path) -> None:
             assert key[1] in known | sections, f"{page_name(page)} mentions {key[1]}, which is no key of the config"
 
 
+def test_the_threat_model_names_tests_that_exist() -> None:
+    text = (REPOSITORY / "docs" / "security.md").read_text("utf-8")
+    rows = [
+        line for line in text.partition("## What is defended")[2].partition("\n## ")[0].splitlines() if "tests/" in line
+    ]
+    assert len(rows) >= 13
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)`", row.rpartition("|")[0].rpartition("|")[2])
+        assert named
+        assert all((REPOSITORY / name).is_file() for name in named), row
+
+
 def test_metrics_that_the_troubleshooting_page_mentions_are_written(furnished: Path) -> None:
     written = {name for line in read_metrics(furnished / "runs/default/metrics.jsonl") for name in line}
     families = {name.split("/")[0] for name in written}

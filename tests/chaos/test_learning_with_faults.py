@@ -37,7 +37,7 @@ def successes(base: Path, folder: Path, rate: float, retries: int, seed: int = 0
     failures = sum(round(128 * line["stop/env_error"]) for line in lines)
     assert all(round(128 * line["stop/env_error"]) + line["episodes"] == 128 for line in lines)
     if retries == 0:
-        assert failures == len(STRUCK)
+        assert failures == sum("/train/" in address for address in STRUCK)
     assert (failures > 0) == (rate > 0)
     return [line["success"] for line in lines]
 

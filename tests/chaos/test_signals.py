@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -23,36 +24,11 @@ from openmanus_rl.tracking.metrics_file import read_metrics
 from openmanus_rl.tracking.record import read_record, status_of
 from openmanus_rl.tracking.trajectories import files_of, step_of
 from openmanus_rl.trainer import checkpoint
-from tests.chaos.processes import Ended, Nursery, nursery
+from tests.chaos.processes import Ended, Nursery
 from tests.trainer.runs import small_settings
 from tests.trainer.test_run import final_weights, same, told
 
-__all__ = ["nursery"]
 TRAIN = "tests.chaos.processes:train"
-
-
-@pytest.fixture(scope="module")
-def straight(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run to which nothing happens."""
-    folder = tmp_path_factory.mktemp("straight")
-    ended = nursery.train(folder / "process", small_settings(folder))
-    assert ended.code == 0, ended.err
-    return folder
-
-
-@pytest.fixture(scope="module")
-def moments(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """How many there are of each kind."""
-    found = {}
-    for kind in ("files", "calls"):
-        folder = tmp_path_factory.mktemp(kind)
-        call = "tests.chaos.processes:count_moments"
-        ended = nursery.run(
-            call, folder / "process", words=small_settings(folder), kind=kind, directory=str(folder / "run")
-        )
-        assert ended.code == 0, ended.err
-        found[kind] = int(ended.result)
-    return found
 
 
 class Kept:
@@ -244,7 +220,7 @@ def test_a_clock_that_jumps_changes_nothing(jumping: Nursery, straight: Path, tm
     assert timings
     assert all(0 <= value < 600 for value in timings)
     listed: Any = subprocess.run(
-        [shutil.which("openmanus-rl") or "openmanus-rl", "runs", str(tmp_path), "--json"],
+        [sys.executable, "-m", "openmanus_rl", "runs", str(tmp_path), "--json"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert [run["status"] for run in orjson.loads(listed.stdout)] == ["finished"]

@@ -152,13 +152,13 @@ def _known_tokens(fields: dict[str, Any]) -> bool:
     flat: list[Any] = []
     for item in fields["prompt"] if isinstance(fields.get("prompt"), list) else []:
         flat += item if isinstance(item, list) else [item]
-    return all(0 <= token < 320 for token in flat if type(token) is int) and fields.get("prompt") != ""
+    return all(0 <= token < 320 for token in flat if isinstance(token, int | float)) and fields.get("prompt") != ""
 
 
 def _within(fields: dict[str, Any]) -> bool:
     """The server's own limits are told by the model, not by the reading."""
     small = [fields.get(name) for name in ("n", "max_tokens", "max_completion_tokens", "best_of")]
-    return all(type(value) is not int or value <= 4 for value in small)
+    return all(not isinstance(value, int | float) or value <= 4 for value in small)
 
 
 def test_the_roles_are_those_of_the_code(server: Served) -> None:
