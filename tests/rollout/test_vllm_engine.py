@@ -88,7 +88,7 @@ def test_log_probs_are_of_the_distribution_that_was_sampled_from(
         with torch.no_grad():
             logits = model(torch.from_numpy(context).long().unsqueeze(0)).logits[0, len(request.prompt_ids) - 1 : -1]
         found = filtered_logprobs(logits, [request.sampling] * len(logits))
-        expected = found.gather(-1, torch.from_numpy(answer.token_ids).long().unsqueeze(-1)).squeeze(-1)
+        expected = found.gather(-1, torch.tensor(answer.token_ids).long().unsqueeze(-1)).squeeze(-1)
         assert np.allclose(answer.logprobs, expected.numpy(), atol=1e-4)
 
 
