@@ -247,9 +247,12 @@ def _remove(folder: Path) -> None:
     """Delete a checkpoint; of a link, the link, never what it leads to."""
     if folder.is_symlink():
         folder.unlink()
-    else:
-        # Whoever is killed while it deletes leaves no half of a checkpoint under the name of a whole one.
-        shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.old")))
+        return
+    if not folder.name.startswith("."):
+        # Whoever is killed while it deletes leaves no half of a checkpoint under the name of a whole one; what is left
+        # has a name that the next one who saves looks for.
+        folder = folder.rename(folder.with_name(f".{folder.name}.old"))
+    shutil.rmtree(folder)
 
 
 def set_aside(run_dir: Path, after: int) -> Path | None:

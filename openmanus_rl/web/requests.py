@@ -9,6 +9,7 @@ Whatever is wrong is a `RequestRefusedError` with its HTTP status; each server t
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import secrets
 from typing import TYPE_CHECKING, Any
@@ -108,10 +109,15 @@ def check_local(scope: dict[str, Any]) -> None:
 
     Such a page reaches it under a name of its own, or says in `Origin` where it comes from.
     """
-    headers = {key: value.decode("latin-1") for key, value in scope["headers"]}
-    came_from = [f"//{headers.get(b'host', '')}", *([headers[b"origin"]] if b"origin" in headers else [])]
-    if not all(is_loopback(_host_in(address)) for address in came_from):
+    hosts = [value for key, value in scope["headers"] if key == b"host"] or [b""]
+    origins = [value for key, value in scope["headers"] if key == b"origin"]
+    if not all(_is_here(b"//" + host) for host in hosts) or not all(_is_here(origin) for origin in origins):
         raise RequestRefusedError(403, "this server is for this machine only: ask it as 127.0.0.1 or localhost")
+
+
+@functools.lru_cache(maxsize=64)  # an agent asks under one name, thousands of times a second
+def _is_here(address: bytes) -> bool:
+    return is_loopback(_host_in(address.decode("latin-1")))
 
 
 def _host_in(address: str) -> str:

@@ -72,11 +72,11 @@ def fill_at_random_moments(folder: str, seed: int, blows: int, moments: dict[str
         return REFUSED
     kept, words = Kept(disk), settings(base)
     for blow in range(blows):
-        kind = rng.choice(("files", "calls"))
-        at = rng.randint(1, max(2, moments[kind] // (1 + blow)))
-        ended = trained(
-            base, f"blow_{blow}", words, disk=str(disk), kind=kind, at=at, leave=rng.choice((0, 0, 4096, 2**20))
-        )
+        # The first comes early and leaves nothing, so that the run cannot get by.
+        kind = rng.choice(("files", "calls")) if blow else "files"
+        at = rng.randint(1, max(2, moments[kind] // (1 + max(1, blow))))
+        leave = rng.choice((0, 0, 4096, 2**20)) if blow else 0
+        ended = trained(base, f"blow_{blow}", words, disk=str(disk), kind=kind, at=at, leave=leave)
         told_.append([ended.code, ended.err])
         make_room(disk)
         kept.look()
@@ -94,6 +94,7 @@ def test_a_disk_that_fills_up_at_any_moment_costs_no_more_than_the_step(
     model_dir(tmp_path)
     endings = asked(nursery, "fill_at_random_moments", tmp_path, seed=seed, blows=4, moments=moments)
     assert endings[-1][0] == 0
+    assert endings[0][0] == exits.FAILED
     for code, err in endings:
         assert code in (0, exits.FAILED), err
         assert "Traceback" not in err

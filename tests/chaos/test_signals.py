@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 import pytest
+import torch
 
 from openmanus_rl import exits
 from openmanus_rl.data.jsonl import read_trajectories
@@ -173,6 +174,32 @@ def test_one_that_was_killed_is_known_as_interrupted(nursery: Nursery, moments: 
     os.kill(first, signal.SIGKILL)
     assert nursery.wait(first).code == -signal.SIGKILL
     assert status_of(run, read_record(run), 2, 4) == "interrupted"
+
+
+def delete_an_old_one(run: str) -> None:
+    """Killed when the first file of it is gone."""
+    deletions: list[str] = []
+
+    def deleted(event: str, _: object) -> None:
+        if event == "os.remove":
+            deletions.append(event)
+            if len(deletions) == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(deleted)
+    checkpoint.drop_old(Path(run), 1)
+
+
+def test_half_of_a_deleted_checkpoint_is_none_and_is_cleared_away(nursery: Nursery, tmp_path: Path) -> None:
+    state = {"a": torch.ones(3)}
+    for step in (1, 2):
+        checkpoint.write_checkpoint(tmp_path, step, state)
+    ended = nursery.run("tests.chaos.test_signals:delete_an_old_one", tmp_path / "process", run=str(tmp_path))
+    assert ended.code == -signal.SIGKILL
+    assert [checkpoint.step_of(path) for path in checkpoint.checkpoints(tmp_path)] == [2]
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2  # what is left of the first
+    checkpoint.write_checkpoint(tmp_path, 3, state)
+    assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == ["step_000002", "step_000003"]
 
 
 # --- a clock that jumps ---------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def looks(folder: Path, page: bool = False) -> None:
 FILES = ["run.json", "references.json", "tokenizer.json"]
 
 
-@fuzzed(60)
+@fuzzed(25)
 @given(data=st.data())
 def test_mangled_files(data: st.DataObject, tmp_path: Path, made: Path) -> None:
     folder = fresh(made, tmp_path)
@@ -83,7 +83,7 @@ def test_mangled_files(data: st.DataObject, tmp_path: Path, made: Path) -> None:
     looks(folder)
 
 
-@fuzzed(60)
+@fuzzed(25)
 @given(data=st.data())
 def test_mangled_lines(data: st.DataObject, tmp_path: Path, made: Path) -> None:
     folder = fresh(made, tmp_path)
@@ -96,7 +96,7 @@ def test_mangled_lines(data: st.DataObject, tmp_path: Path, made: Path) -> None:
     looks(folder)
 
 
-@fuzzed(60)
+@fuzzed(25)
 @given(data=st.data())
 def test_damaged_files(data: st.DataObject, tmp_path: Path, made: Path) -> None:
     folder = fresh(made, tmp_path)
@@ -105,7 +105,7 @@ def test_damaged_files(data: st.DataObject, tmp_path: Path, made: Path) -> None:
     looks(folder)
 
 
-@fuzzed(30)
+@fuzzed(12)
 @given(data=st.data())
 def test_mangled_configs(data: st.DataObject, tmp_path: Path, made: Path) -> None:
     folder = fresh(made, tmp_path)
