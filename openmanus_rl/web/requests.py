@@ -49,7 +49,7 @@ def check_bearer(scope: dict[str, Any], token: str | None, wanted: str) -> None:
     """Refuse a request without `Authorization: Bearer TOKEN`; `wanted` says what the server asks for."""
     if token is None:
         return
-    given = next((value for key, value in scope["headers"] if key == b"authorization"), b"")
+    given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
     if not secrets.compare_digest(given, f"Bearer {token}".encode()):
         raise RequestRefusedError(401, wanted)
 
@@ -109,8 +109,8 @@ def check_local(scope: dict[str, Any]) -> None:
 
     Such a page reaches it under a name of its own, or says in `Origin` where it comes from.
     """
-    hosts = [value for key, value in scope["headers"] if key == b"host"] or [b""]
-    origins = [value for key, value in scope["headers"] if key == b"origin"]
+    hosts = [value for name, value in scope["headers"] if name == b"host"] or [b""]
+    origins = [value for name, value in scope["headers"] if name == b"origin"]
     if not all(_is_here(b"//" + host) for host in hosts) or not all(_is_here(origin) for origin in origins):
         raise RequestRefusedError(403, "this server is for this machine only: ask it as 127.0.0.1 or localhost")
 

@@ -201,7 +201,4 @@ def test_secrets_are_compared_in_constant_time() -> None:
                     ("web/", "serving/", "viewer/", "environments/remote/")
                 ):
                     found.append(f"{name}:{node.lineno}")
-    assert [place for place in found if not place.startswith("web/requests.py")] == []
-    named = [place for place in found if place.startswith("web/requests.py")]
-    lines = (PACKAGE / "web" / "requests.py").read_text("utf-8").splitlines()
-    assert all('b"authorization"' in lines[int(place.rpartition(":")[2]) - 1] for place in named)
+    assert found == []
