@@ -91,7 +91,7 @@ def _resolve(config: Config) -> None:
     actor = _with_defaults(
         actor,
         ppo_mini_batch_size=config.data.train_batch_size,
-        ppo_max_token_len_per_gpu=max(rollout.max_model_len or 0, 16_384),
+        ppo_max_token_len_per_gpu=max(rollout.max_model_len or 0, 16_384 if on_gpu else 4_096),
         clip_ratio_low=actor.clip_ratio,
         clip_ratio_high=actor.clip_ratio,
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from openmanus_rl.workers.packed import hidden_states, token_logprobs
+from openmanus_rl.workers.packed import hidden_before, token_logprobs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +40,7 @@ class ValueNetwork(torch.nn.Module):
 
     def forward(self, packed: Packed, targets: Tensor) -> Tensor:
         """The value before each target, (targets,): read where the token was decided, one token before it."""
-        hidden = hidden_states(self.decoder, packed)[targets - 1]
+        hidden = hidden_before(self.decoder, packed, targets)
         # The head is float32, unless it was sharded in the precision of the rest.
         with torch.autocast(hidden.device.type, enabled=False):
             values: Tensor = self.head(hidden.to(self.head.weight.dtype)).float()

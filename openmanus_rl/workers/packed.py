@@ -1,7 +1,7 @@
 """Sequences end to end, without padding, through a causal language model; log-probs only where the agent wrote.
 
-Attention stays within each sequence. Hidden states are computed for all tokens, logits for the asked ones only, so
-memory does not grow with vocabulary times sequence length.
+Attention stays within each sequence. Logits are computed for the asked tokens only, so memory does not grow with
+vocabulary times sequence length; so is most of the last layer (last_layer.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from openmanus_rl.algorithms.entropy import entropy_from_logits
 from openmanus_rl.rollout.attention import UNSUPPORTED
 from openmanus_rl.workers.chosen_tokens import chosen_logprobs, chunks
+from openmanus_rl.workers.last_layer import read_at_places, takes_places
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -39,11 +40,18 @@ class Packed:
     cu_seqlens: Tensor
 
 
-def hidden_states(model: Any, packed: Packed) -> Tensor:
-    """(T, width): the last hidden state of every token; of a causal language model, or of its decoder."""
-    inner = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
-    hidden: Tensor = inner(**_inputs(packed)).last_hidden_state[0]
-    return hidden
+def hidden_before(model: Any, packed: Packed, targets: Tensor) -> Tensor:
+    """(targets, width): the last hidden state before each target; of a causal language model, or of its decoder."""
+    inner, places = _decoder(model), targets - 1
+    if takes_places(inner, places, len(packed.token_ids)):
+        hidden: Tensor = inner(**_inputs(packed), places=places).last_hidden_state[0]
+        return hidden
+    whole: Tensor = inner(**_inputs(packed)).last_hidden_state[0]
+    return whole[places]
+
+
+def _decoder(model: Any) -> Any:
+    return model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
 
 
 def prepare(model: Any) -> None:
@@ -52,6 +60,7 @@ def prepare(model: Any) -> None:
     Dropout is turned off: the policy that is updated must be the policy that was sampled.
     """
     model.config._attn_implementation = IMPLEMENTATION
+    read_at_places(_decoder(model))
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -81,7 +90,7 @@ def token_logprobs(
     """
     if any(getattr(model.config, name, None) not in (None, 1.0) for name in LOGIT_CHANGES):
         return _from_logits(_whole_logits(model, packed, targets), packed.token_ids[targets], temperature)
-    hidden = hidden_states(model, packed)[targets - 1]
+    hidden = hidden_before(model, packed, targets)
     head, wanted = model.get_output_embeddings(), packed.token_ids[targets]
     if type(head) is torch.nn.Linear and getattr(head, "bias", None) is None:
         return chosen_logprobs(hidden, head.weight, wanted, temperature, chunk_tokens)
