@@ -95,7 +95,8 @@ def write_files(folder: Path, size: int, items: list[dict[str, Any]]) -> tuple[P
             lead = b",\n" if number else b""
             item = variation(number, items)
             products.write((lead or b"[") + orjson.dumps(item))
-            wanted = {"attributes": item["name"].split()[:4], "instruction": item["name"][:80]}
+            words = item["name"].split()
+            wanted = {"attributes": words[:4], "instruction": item["name"][:80], "instruction_attributes": words[:2]}
             attributes.write((lead or b"{") + orjson.dumps(item["asin"]) + b":" + orjson.dumps(wanted))
         products.write(b"]")
         attributes.write(b"}")

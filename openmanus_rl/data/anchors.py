@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
 
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+_LISTS = frozenset((list, tuple))
+
+
 def anchor_key(anchor: Any) -> Hashable:
     """Something hashable that is equal exactly where two anchors are.
 
@@ -19,7 +23,12 @@ def anchor_key(anchor: Any) -> Hashable:
     >>> anchor_key({"room": [1, 2], "door": "open"}) == anchor_key({"door": "open", "room": (1, 2)})
     True
     """
-    if isinstance(anchor, str | int | float | None):
+    kind = type(anchor)
+    if kind in _PLAIN:
+        return anchor  # type: ignore[no-any-return]
+    if kind in _LISTS and _PLAIN.issuperset(map(type, anchor)):  # most states: one look at each item, no call
+        return ("list", tuple(anchor))
+    if isinstance(anchor, str | int | float):
         return anchor
     if hasattr(anchor, "detach"):  # a torch tensor, without importing torch
         anchor = np.asarray(anchor.detach().cpu().tolist())
