@@ -128,18 +128,18 @@ class Batch:
 
     def pad(self, column: Tensor) -> Tensor:
         """A packed column as rows of samples, zeros behind each: (T,) to (N, longest)."""
-        padded = column.new_zeros((self.n_samples, int(self.lengths.max())))
-        padded[self._place()] = column
-        return padded
+        longest = int(self.lengths.max())
+        padded = column.new_zeros(self.n_samples * longest)
+        return padded.index_copy_(0, self._places(longest), column).view(self.n_samples, longest)
 
     def unpad(self, padded: Tensor) -> Tensor:
         """The inverse of `pad`: (N, longest) to (T,)."""
-        return padded[self._place()]
+        return padded.reshape(-1).index_select(0, self._places(padded.shape[1]))
 
-    def _place(self) -> tuple[Tensor, Tensor]:
-        """Where each token stands in the padded form: its sample, and its position in it."""
-        samples = torch.arange(self.n_samples, device=self.token_ids.device)
-        return samples.repeat_interleave(self.lengths), self.position_ids
+    def _places(self, width: int) -> Tensor:
+        """Where each token stands in the padded form, counted row after row."""
+        starts = torch.arange(0, self.n_samples * width, width, device=self.token_ids.device)
+        return starts.repeat_interleave(self.lengths) + self.position_ids
 
     def to(self, device: torch.device | str) -> Batch:
         """The batch with its tensors on a device."""

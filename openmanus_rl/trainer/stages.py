@@ -186,8 +186,9 @@ def estimate_advantages(batch: Batch, algorithm: AlgorithmConfig, estimator: str
         per_trajectory=algorithm.gigpo.per_trajectory,
     )
     advantages, returns = ADVANTAGE_ESTIMATORS[estimator].compute(inputs, options)
-    mask = batch.action_mask
-    return batch.unpad(advantages).float() * mask, batch.unpad(returns).float() * mask
+    found = batch.unpad(advantages).float() * batch.action_mask
+    # Without a critic they are one and the same.
+    return found, found if returns is advantages else batch.unpad(returns).float() * batch.action_mask
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**28}
 # Probabilities of this many chunks' bytes are kept for the backward pass; beyond it logits are computed again.
 KEPT_CHUNKS = 2
+# Elementwise work on logits goes over a CPU in pieces of this size, and needs no second chunk.
+CACHED_BYTES = 2**20
 
 
 def chosen_logprobs(
@@ -69,17 +71,11 @@ class _Chosen(torch.autograd.Function):
             logits = F.linear(hidden[part], weight)
             ctx.computed_in = logits.dtype  # of autocast, which the backward pass does not know of
             logits = _scaled(logits, temperature)
-            largest = logits.amax(-1, keepdim=True)
-            logits -= largest
-            chosen = logits.gather(-1, tokens[part].unsqueeze(-1)).squeeze(-1)
-            weights = logits.exp()
-            total = weights.sum(-1)
-            log_total = total.log()
-            logprobs[part] = chosen - log_total
-            norms[part] = log_total + largest.squeeze(-1)
-            entropy[part] = log_total - logits.mul_(weights).sum(-1) / total
+            for some, places in _cached(logits, part):
+                found = _statistics(some, tokens[places], keep)
+                logprobs[places], entropy[places], norms[places] = found
             if keep:
-                kept.append(weights.div_(total.unsqueeze(-1)))
+                kept.append(logits)
         ctx.save_for_backward(hidden, weight, tokens, norms, entropy, *kept)
         ctx.temperature, ctx.chunk_tokens = temperature, chunk_tokens
         ctx.set_materialize_grads(False)
@@ -102,9 +98,9 @@ class _Chosen(torch.autograd.Function):
                 logits = _scaled(F.linear(states, narrow), ctx.temperature)
                 probabilities = logits.sub_(norms[part].unsqueeze(-1)).exp_()
             slopes = _slopes(
-                probabilities, tokens[part], _part(by_logprob, part), _part(by_entropy, part), entropy[part]
+                probabilities, tokens[part], _part(by_logprob, part), _part(by_entropy, part), entropy[part], bool(kept)
             )
-            slopes = (slopes if ctx.temperature == 1.0 else slopes / ctx.temperature).to(ctx.computed_in)
+            slopes = (slopes if ctx.temperature == 1.0 else slopes.div_(ctx.temperature)).to(ctx.computed_in)
             if of_hidden is not None:
                 of_hidden[part] = slopes @ narrow
             if of_weight is not None and of_weight.dtype is slopes.dtype:
@@ -114,10 +110,37 @@ class _Chosen(torch.autograd.Function):
         return of_hidden, of_weight, None, None, None
 
 
+def _cached(logits: Tensor, part: slice) -> Iterator[tuple[Tensor, slice]]:
+    """Some rows after the other, so few that what is computed from them stays in a CPU's cache; and where they are."""
+    size = max(1, CACHED_BYTES // (4 * logits.shape[1])) if logits.device.type == "cpu" else len(logits)
+    for start in range(0, len(logits), size):
+        some = logits[start : start + size]
+        yield some, slice(part.start + start, part.start + start + len(some))
+
+
+def _statistics(logits: Tensor, tokens: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probs of the tokens, entropies and log-normalisers. Overwrites the logits: by the probabilities, to keep."""
+    largest = logits.amax(-1, keepdim=True)
+    logits -= largest
+    chosen = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    weights = logits.exp()
+    total = weights.sum(-1)
+    log_total = total.log()
+    entropy = log_total - logits.mul_(weights).sum(-1) / total
+    if keep:
+        torch.div(weights, total.unsqueeze(-1), out=logits)
+    return chosen - log_total, entropy, log_total + largest.squeeze(-1)
+
+
 def _slopes(
-    probabilities: Tensor, tokens: Tensor, by_logprob: Tensor | None, by_entropy: Tensor | None, entropy: Tensor
+    probabilities: Tensor,
+    tokens: Tensor,
+    by_logprob: Tensor | None,
+    by_entropy: Tensor | None,
+    entropy: Tensor,
+    keep: bool,
 ) -> Tensor:
-    """The gradient by the logits; takes the probabilities' place where they are not needed any more."""
+    """The gradient by the logits; takes the place of the probabilities, unless they are to be kept."""
     of_entropy = None
     if by_entropy is not None:
         of_entropy = torch.xlogy(probabilities, probabilities).addcmul_(probabilities, entropy.unsqueeze(-1))
@@ -125,7 +148,7 @@ def _slopes(
     if by_logprob is None:
         assert of_entropy is not None
         return of_entropy
-    slopes = probabilities * -by_logprob.unsqueeze(-1)
+    slopes = torch.mul(probabilities, -by_logprob.unsqueeze(-1), out=None if keep else probabilities)
     slopes.scatter_add_(-1, tokens.unsqueeze(-1), by_logprob.unsqueeze(-1))
     return slopes if of_entropy is None else slopes.add_(of_entropy)
 
