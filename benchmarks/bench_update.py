@@ -21,7 +21,7 @@ from benchmarks.peers.updating import Load, bare_update, make_batch, make_model,
 OURS, BARE = "this package", "bare loop"
 EQUAL = Load(turns=(10,) * 30)
 DIFFERENT = Load(turns=tuple(range(5, 20)) * 2)
-SMALL = Load(turns=(10,) * 8)
+SMALL = Load(turns=(9,) * 8)  # one micro-batch
 VOCABULARIES = (4_096, 32_768, 151_936)
 MIB = 2**20
 
