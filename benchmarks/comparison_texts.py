@@ -75,12 +75,17 @@ parameters, float32, against a bare loop on the same tokens: transformers' model
 of the written tokens times advantages, `backward`, fused AdamW. The loop has nothing else; ours also computes ratios
 and their clip, the KL, the entropy, some twenty metrics, and the norm of the gradients, and packs the tokens. Where
 episodes have different lengths (5 to 19 turns) the bare loop pads them, and ours does not.
+
+Ours can be faster than the bare loop because it does less: of the last layer, only keys and values are computed where
+the agent wrote nothing (`workers/last_layer.py`); and its micro-batches have 4,096 tokens, whose activations a CPU's
+caches and its allocator like better than those of the whole batch.
 """
 
 MEMORY = """
-Peak memory of a process that makes two updates on 8 such episodes, beyond what it held before there was a model. A
-larger vocabulary has a larger embedding, of which there are weights, gradients and two moments; what else is held at
-the peak is the last column.
+Peak memory of a process that makes two updates on 8 episodes of 9 turns, one micro-batch for either side, beyond what
+it held before there was a model. A larger vocabulary has a larger embedding, of which there are weights, gradients and
+two moments; what else is held at the peak is the last column. Where gradients of several micro-batches are added up,
+the output matrix's gradient of one micro-batch comes on top for a moment, on both sides.
 """
 
 ADVANTAGES = """
