@@ -177,7 +177,7 @@ def build_step_group(
     tensor([0, 1, 0, 2])
     """
     keys = [("no anchor", row) if anchor is None else anchor_key(anchor) for row, anchor in enumerate(anchor_obs)]
-    tasks = group_codes(index).tolist()
+    tasks = index.tolist() if isinstance(index, torch.Tensor) else group_codes(index).tolist()
     if similarity_threshold is not None:
         if not 0.0 < similarity_threshold <= 1.0:
             raise ValueError(f"similarity_threshold must lie in (0, 1], got {similarity_threshold}")

@@ -142,7 +142,7 @@ class RayPPOTrainer:
         with clock("advantages"):
             batch = self.kl_in_reward(batch, metrics)
             batch = stages.compute_advantages(batch, self.config.algorithm)
-            metrics |= stages.advantage_metrics(batch)
+        metrics |= stages.advantage_metrics(batch)
         seed = (self.config.trainer.seed, self.step)
         with clock("update_critic"):
             metrics |= _named("critic", self.group.update_critic(batch, seed))
