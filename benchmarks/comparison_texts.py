@@ -97,7 +97,9 @@ time grows in proportion.
 
 SHARES = """
 Their share of a training step, with a model of 1 M parameters and about two thousand rows, where steps are as fast as
-they get: whatever makes a step longer makes the share smaller.
+they get: whatever makes a step longer makes the share smaller. GiGPO looks at every state in Python, to find equal ones
+whatever they are made of, and a collection of Python's garbage may fall into its few milliseconds: at this size it is
+at the limit, and every larger model is below it.
 """
 
 ALFWORLD = """
