@@ -90,12 +90,8 @@ def vocabulary_and_ends(path: str, tokenizer: Any, trust_remote_code: bool = Fal
 
 def save_model(model: Any, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
     """As a Hugging Face model directory; with `weights`, of a model whose own are not here in full."""
-    was, model.config._attn_implementation = model.config._attn_implementation, "sdpa"
-    try:
-        with without_bars():
-            model.save_pretrained(folder, safe_serialization=True, state_dict=weights)
-    finally:
-        model.config._attn_implementation = was
+    with without_bars():
+        model.save_pretrained(folder, safe_serialization=True, state_dict=weights)
 
 
 @contextmanager
