@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
 from rapidfuzz import fuzz
 
@@ -182,9 +181,7 @@ def build_step_group(
         if not 0.0 < similarity_threshold <= 1.0:
             raise ValueError(f"similarity_threshold must lie in (0, 1], got {similarity_threshold}")
         keys = _merge_similar(keys, tasks, similarity_threshold)
-    seen: dict[tuple[int, Hashable], int] = {}
-    codes = [seen.setdefault(named, len(seen)) for named in zip(tasks, keys, strict=True)]
-    return torch.from_numpy(np.array(codes, np.int64))
+    return group_codes(list(zip(tasks, keys, strict=True)))
 
 
 def _merge_similar(keys: list[Hashable], tasks: list[int], threshold: float) -> list[Hashable]:

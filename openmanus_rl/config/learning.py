@@ -174,7 +174,7 @@ class ActorConfig(Section):
     """Tasks (groups) per optimizer step; must divide `data.train_batch_size`. Default: all of them."""
     ppo_max_token_len_per_gpu: Count | None = None
     """Tokens in one packed micro-batch on one worker. Default: the context length, at least 16384, or 4096 on a CPU,
-    where activations that stay in its caches are a fifth faster."""
+    whose caches hold the activations then."""
     logits_chunk_tokens: Count = 1024
     """Action tokens whose logits are in memory at once; less is leaner and a little slower."""
     ppo_epochs: Count = 1

@@ -21,11 +21,11 @@ LENGTHS = (9, 1, 7, 12)
 TARGETS = torch.tensor([3, 4, 8, 11, 16, 24, 28])
 
 
-def make_model(kind: str, **more: Any) -> Any:
+def make_model(kind: str) -> Any:
     torch.manual_seed(0)
     config = CONFIG_MAPPING[kind.partition(",")[0]](
         vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64, **KINDS[kind], **more,
+        num_key_value_heads=2, max_position_embeddings=64, **KINDS[kind],
     )  # fmt: skip
     model = AutoModelForCausalLM.from_config(config)
     prepare(model)
