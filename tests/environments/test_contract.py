@@ -68,12 +68,14 @@ class Broken(TextEnv):
         super().__init__()
         self.fault = fault
         self.kept: list[str] = []
+        self.resets = 0
 
     def tasks(self, split: Any) -> Any:
         return NumberedTasks("train" if self.fault == "tasks" else split, 1000)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
         Broken.calls += 1
+        self.resets += 1
         self.steps, self.over = 0, False
         start = f"start {options['task']}"
         if self.fault == "determinism":
@@ -87,6 +89,8 @@ class Broken(TextEnv):
         if self.fault in ("memory", "cache") and (self.fault == "memory" or start not in self.kept):
             self.kept.append(start if self.fault == "cache" else str(Broken.calls) * 1000)
             self.kept.append(str(Broken.calls) * 5000)
+        if self.fault == "once" and self.resets == 210:
+            self.kept.append("x" * 1_000_000)
         return start, self._info(True)
 
     def step(self, action: str) -> Any:
@@ -125,6 +129,12 @@ class Hopeless:
 
 def test_an_environment_that_keeps_the_rules_passes() -> None:
     results = check_env("tests.environments.test_contract:Broken", episodes=300)
+    assert [result for result in results if result.status == "fail"] == []
+
+
+def test_what_is_kept_once_is_no_leak() -> None:
+    """A megabyte in the second half, as a connection opened anew would be: an episode leaves nothing behind."""
+    results = check_env("tests.environments.test_contract:Broken", {"fault": "once"}, episodes=300)
     assert [result for result in results if result.status == "fail"] == []
 
 
