@@ -1,8 +1,10 @@
-"""From what the agent wrote to an action, in one of three forms of answer; and whether the answer keeps to the form.
+"""From what the agent wrote to an action, in one of four forms of answer; and whether the answer keeps to the form.
 
     think_action   <think>the key is west</think><action>go west</action>
     react          Thought: the key is west
                    Action: go west
+    noted          the key is west
+                   go west
     bare           go west
 
 Reading never fails: an answer without an action has `action=None`, and `problem` says why. An action that is there but
@@ -130,6 +132,25 @@ class React(Grammar):
         return f"Thought: {thought}\nAction: {action}"
 
 
+class Noted(Grammar):
+    """The action alone on the last line, and before it one line of notes, or none: for models that count tokens."""
+
+    name = "noted"
+    request = "Answer with exactly one action on a line of its own; you may write one line of notes before it."
+
+    def read(self, text: str) -> ParsedAction:
+        """The last line."""
+        notes, _, action = text.strip().rpartition("\n")
+        if not action:
+            return ParsedAction(None, "", "the answer is empty")
+        notes = notes.strip()
+        return ParsedAction(action.strip(), notes, "there is more than one line of notes" if "\n" in notes else "")
+
+    def write(self, action: str, thought: str = "") -> str:
+        """On two lines, or on one where there is no thought."""
+        return f"{' '.join(thought.split())}\n{action}" if thought else action
+
+
 class Bare(Grammar):
     """The answer is the action; its first line counts."""
 
@@ -150,4 +171,4 @@ class Bare(Grammar):
         return action
 
 
-GRAMMARS: dict[str, Grammar] = {grammar.name: grammar for grammar in (ThinkAction(), React(), Bare())}
+GRAMMARS: dict[str, Grammar] = {grammar.name: grammar for grammar in (ThinkAction(), React(), Noted(), Bare())}

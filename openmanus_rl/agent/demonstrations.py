@@ -17,7 +17,7 @@ import numpy as np
 
 from openmanus_rl.agent.configured import configured_template
 from openmanus_rl.agent.context import make_context
-from openmanus_rl.agent.mistakes import ErringExpert
+from openmanus_rl.agent.mistakes import ErringExpert, thought_of
 from openmanus_rl.agent.prompts import TextChat
 from openmanus_rl.agent.recording import (
     EnvFailedError,
@@ -35,16 +35,14 @@ from openmanus_rl.environments.configured import make_configured_env
 from openmanus_rl.rollout.engine import Completion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from openmanus_rl.agent.context import Context
     from openmanus_rl.agent.prompts import Chat, PromptTemplate
     from openmanus_rl.config.running import EnvConfig
-    from openmanus_rl.environments.base import Info, TextEnv
-
-    Policy = Callable[[str, Info], str]
+    from openmanus_rl.environments.base import Expert, Info, TextEnv
 
 
 @dataclass(slots=True)
@@ -149,7 +147,7 @@ def _demonstration(
         policy = ErringExpert(expert, mistakes, random.Random(f"{seed}/{task}/mistakes"))
         steps = 2 * max_steps if mistakes else max_steps
         reason, task_type = in_time(
-            lambda: _play(env, task, policy.act, chat, template, context, steps, seed, turns), seconds
+            lambda: _play(env, task, policy, chat, template, context, steps, seed, turns), seconds
         )
         if reason is StopReason.WON:
             policy.erred[-1] = False  # what wins is no mistake
@@ -163,7 +161,7 @@ def _demonstration(
 
 
 def _play(
-    env: TextEnv, task: str, act: Policy, chat: Chat, template: PromptTemplate, context: Context, max_steps: int,
+    env: TextEnv, task: str, expert: Expert, chat: Chat, template: PromptTemplate, context: Context, max_steps: int,
     seed: int, turns: list[Turn],
 ) -> tuple[StopReason, str]:  # fmt: skip
     """One episode; `turns` are added as they are played, so that they are there if the environment fails."""
@@ -178,7 +176,7 @@ def _play(
         if prompt is None:
             ended = StopReason.CONTEXT_LIMIT
             break
-        text = template.grammar.write(act(observation, info))
+        text = template.grammar.write(expert.act(observation, info), thought_of(expert))
         ids = chat.answer(text)
         written = Completion("", ids, np.zeros(len(ids), np.float32), "stop", text)
         context.answered(ids, text)
@@ -255,7 +253,7 @@ def collect_texts(env: EnvConfig, episodes: int = 300, seed: int = 0) -> list[st
     try:
         for number, task in enumerate(choose_tasks(made.tasks("train"), episodes, seed)):
             expert = made.expert() if number % 2 == 0 else None
-            policy = _RandomPolicy(random.Random(f"{seed}/{number}")).act if expert is None else expert.act
+            policy = expert or _RandomPolicy(random.Random(f"{seed}/{number}"))
             context = make_context(listener, template, 1, env.context, env.history_length)
             play = partial(_play, made, task, policy, listener, template, context, env.max_steps, 0, [])
             try:

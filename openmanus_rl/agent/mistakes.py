@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from openmanus_rl.environments.base import Expert, Info
 
 
+def thought_of(expert: Expert) -> str:
+    """Why an expert did what it did last; "" for one that does not say."""
+    return str(getattr(expert, "thought", ""))
+
+
 @dataclass(slots=True)
 class ErringExpert:
     """Does now and then something else: what was possible before and is not now, or what is possible and aimless.
@@ -25,6 +30,11 @@ class ErringExpert:
     random: random.Random
     erred: list[bool] = field(default_factory=list)
     seen: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def thought(self) -> str:
+        """What the expert thought of its last action, if it says so; nothing of a mistake."""
+        return "" if self.erred[-1] else thought_of(self.expert)
 
     def act(self, observation: str, info: Info) -> str:
         """The expert's action, or a mistake; `erred` has one entry for each."""

@@ -100,7 +100,10 @@ ANY_TEXT = AnyText()
 
 
 class Expert(Protocol):
-    """Plays one episode from what it has observed, without peeking into the environment."""
+    """Plays one episode from what it has observed, without peeking into the environment.
+
+    One that has a `thought`, text that says why it did what it did last, is quoted where answers have a place for it.
+    """
 
     def act(self, observation: str, info: Info) -> str:
         """The next action, given the latest observation and info."""

@@ -63,6 +63,24 @@ def test_bare(text: str, action: str | None, problem: str) -> None:
     assert (parsed.action, parsed.problem) == (action, problem)
 
 
+@pytest.mark.parametrize(
+    ("text", "action", "thought", "problem"),
+    [
+        ("go west\n", "go west", "", ""),
+        ("the key is west\n go west", "go west", "the key is west", ""),
+        ("hm\nthe key is west\ngo west", "go west", "hm\nthe key is west", "there is more than one line of notes"),
+        (" \n", None, "", "the answer is empty"),
+    ],
+)
+def test_noted(text: str, action: str | None, thought: str, problem: str) -> None:
+    parsed = GRAMMARS["noted"].parse(text)
+    assert (parsed.action, parsed.thought, parsed.problem) == (action, thought, problem)
+
+
+def test_a_note_of_several_lines_is_written_on_one() -> None:
+    assert GRAMMARS["noted"].write("look", "it is\ndark ") == "it is dark\nlook"
+
+
 def test_admissible_actions_where_they_are_listed() -> None:
     grammar = GRAMMARS["bare"]
     assert grammar.parse("look", None).valid
@@ -95,7 +113,7 @@ def test_any_text_is_read(name: str, text: str) -> None:
 def test_what_is_written_is_read_back(name: str, action: str, thought: str) -> None:
     parsed = GRAMMARS[name].parse(GRAMMARS[name].write(action, thought))
     assert (parsed.action, parsed.problem) == (action, "")
-    assert parsed.thought == ("" if name == "bare" else thought)
+    assert parsed.thought == {"bare": "", "noted": " ".join(thought.split())}.get(name, thought)
 
 
 @given(st.lists(st.text("ab[", max_size=3), min_size=1, max_size=5), st.text("ab[", max_size=12))

@@ -28,6 +28,8 @@ from openmanus_rl.data.trajectory import StopReason
 from openmanus_rl.environments.alfworld.env import AlfredTWEnv
 from openmanus_rl.environments.base import Expert, Info, TextEnv
 from openmanus_rl.environments.grid import GridEnv
+from openmanus_rl.environments.webshop.env import WebshopEnv
+from openmanus_rl.environments.webshop.expert import WebshopExpert
 from openmanus_rl.rollout.engine import Request, SamplingParams
 from openmanus_rl.rollout.scripted_engine import ScriptedEngine
 from tests.rollout.models import tokenizer
@@ -40,7 +42,7 @@ def micro() -> AlfredTWEnv:
     return AlfredTWEnv(source="generated", size="micro")
 
 
-@pytest.mark.parametrize("grammar", ["bare", "think_action", "react"])
+@pytest.mark.parametrize("grammar", ["bare", "think_action", "react", "noted"])
 @pytest.mark.parametrize(("context", "room", "slide"), [("full_history", 9000, False), ("window", 9000, False),
                                                          ("full_history", 1000, True)])  # fmt: skip
 def test_a_demonstration_is_what_a_rollout_of_the_same_actions_is(
@@ -68,6 +70,27 @@ def test_a_demonstration_is_what_a_rollout_of_the_same_actions_is(
             # A rollout may end its answer at the stop string; the demonstration goes on to the end of the turn.
             ends = [2] if grammar == "think_action" else []
             assert mine.response_ids.tolist() == rolled.response_ids.tolist() + ends
+
+
+def test_what_the_expert_thinks_is_written_where_there_is_a_place_for_it() -> None:
+    """Of its mistakes it thinks nothing."""
+    env = WebshopEnv(products=80)
+    tasks = choose_tasks(env.tasks("train"), 6, seed=0)
+    noted, bare = (
+        list(demonstrate(env, tasks, CHAT, load_template("webshop_compact", grammar=grammar), 9000, 40, keep_lost=True))
+        for grammar in ("noted", "bare")
+    )
+    answers = [turn.response_text for shown in noted for turn in shown.turns]
+    assert [turn.action for shown in noted for turn in shown.turns] == [
+        turn.response_text for shown in bare for turn in shown.turns
+    ]
+    read = [answer for answer in answers if answer.startswith(("lacks ", "not offered", "has all\n"))]
+    assert read
+    assert all(answer.startswith(("search[", "click[")) for answer in set(answers) - set(read))
+    expert = ErringExpert(WebshopExpert(thought="has all"), 0.0, random.Random(0), erred=[False])
+    assert expert.thought == "has all"
+    expert.erred[-1] = True
+    assert expert.thought == ""
 
 
 def test_one_sample_an_episode_with_every_answer_and_its_end_as_actions() -> None:

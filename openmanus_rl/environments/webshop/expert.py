@@ -26,6 +26,7 @@ _FILLER = frozenset(
 _PRICE_CAP = re.compile(r",? and price lower than ([\d.]+) dollars")
 _NAMED_OPTION = re.compile(r"(?:with|and) ([\w ]+): (.+?)(?=, and |$)")
 _PRICE = re.compile(r"\$([\d.]+)")
+_NAMED_MISSING = 4
 _BUTTONS = frozenset({"back to search", "< prev", "next >", "description", "features", "reviews", "buy now"})
 
 
@@ -62,12 +63,17 @@ class WebshopExpert:
     read: set[str] = field(default_factory=set)
     decided: bool = False
     pages: int = 0
+    thought: str = ""
+    """What it makes of the product's page before it: what it lacks, or that it has everything."""
+    said: dict[str, str] = field(default_factory=dict)
+    """The word of the instruction that a term was made from."""
     offered: set[str] = field(default_factory=set)
     """Words of the options of all products seen."""
 
     def act(self, observation: str, info: Info) -> str:
         """The next action."""
         self.actions += 1
+        self.thought = ""
         shown = [part.strip() for part in re.split(r" \[SEP\] |\n", observation) if part.strip()]
         texts = [re.sub(r"\[(?:clicked )?button_?\]", "", part).strip() for part in shown]
         clicks = [action[6:-1] for action in info["admissible_actions"] if action.startswith("click[")]
@@ -85,6 +91,7 @@ class WebshopExpert:
         self.wish = [term for term in dict.fromkeys(analyze(self.instruction)) if term not in _FILLER]
         said = (word.strip(".") for word in re.findall(r"[\w'.-]+", self.instruction))
         words = [word for word in said if set(analyze(word)) - _FILLER]
+        self.said = {term: word for word in reversed(words) for term in analyze(word)}
         return f"search[{' '.join(words)[:300]}]"
 
     def _choose_hit(self, texts: list[str], clicks: list[str]) -> str:
@@ -122,6 +129,7 @@ class WebshopExpert:
         assert self.current is not None
         if "buy now" not in clicks:
             self.current.missing = self._missing(" ".join(texts[3:]), self.current.missing)
+            self.thought = self._verdict(self.current)
             return "click[< prev]"
         if self.current.missing is None:
             self.current.missing = self._missing(" ".join(texts[3:]))
@@ -129,6 +137,8 @@ class WebshopExpert:
             named = sum(value not in clicks for value in asked)
             self.offered.update(*(analyze(target) for target in clicks if target not in _BUTTONS))
             self.current.not_offered = max(named, len(self.current.missing & self.offered))
+        if not self.decided:
+            self.thought = self._verdict(self.current)
         for page, worth in self.pages_to_read.items():
             if (
                 not self.current.not_offered
@@ -142,6 +152,13 @@ class WebshopExpert:
             return "click[< prev]"
         self.decided = True
         return self._option(clicks, texts) or "click[buy now]"
+
+    def _verdict(self, hit: _Hit) -> str:
+        """In a few words of the instruction: a longer list says no more."""
+        missing = [self.said[term] for term in self.wish if term in (hit.missing or ())]
+        if hit.not_offered:
+            return " ".join(["not offered", *missing[:_NAMED_MISSING]])
+        return " ".join(["lacks", *missing[:_NAMED_MISSING]]) if missing else "has all"
 
     def _missing(self, text: str, among: set[str] | None = None) -> set[str]:
         present = set(analyze(text.lower()))

@@ -57,9 +57,11 @@ def generated_shop(products: int, seed: int) -> Shop:
     """A catalogue of our own; whole families of products are kept for valid_unseen."""
     catalogue = Catalogue([generate_product(number, seed) for number in range(products)])
     goals: dict[Split, list[Goal]] = {"train": [], "valid_seen": [], "valid_unseen": []}
+    shares = {family: _share(f"{seed}/{family}") for family in range(family_of(products - 1) + 1)}
+    unseen_below = max(0.15, sorted(shares.values())[1])  # in the smallest shops no share may be below 0.15
     said: set[str] = set()
     for number, product in enumerate(catalogue.products):
-        unseen = _share(f"{seed}/{family_of(number)}") < 0.15
+        unseen = shares[family_of(number)] < unseen_below
         for place, goal in enumerate(generate_goals(product, seed)):
             seen: Split = "valid_seen" if place == 0 and _share(f"{seed}/{goal.asin}") < 0.4 else "train"
             if goal.instruction not in said:

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from openmanus_rl.environments.base import Info, fill_blanks, is_admissible
+from openmanus_rl.environments.base import SPLITS, Info, fill_blanks, is_admissible
 from openmanus_rl.environments.webshop.catalogue import Catalogue, Product
 from openmanus_rl.environments.webshop.env import WebshopEnv
 from openmanus_rl.environments.webshop.expert import WebshopExpert
@@ -243,6 +244,33 @@ def shop_with(env: WebshopEnv, task: str, reads: bool) -> Info:
         else:
             action = "click[buy now]" if env.session.page == "item" else info["admissible_actions"][3]
     return info
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_smallest_shop_has_every_split(seed: int) -> None:
+    env = WebshopEnv(products=80, seed=seed)
+    assert all(len(env.tasks(split)) >= 4 for split in SPLITS)
+
+
+def test_the_expert_says_what_a_product_lacks() -> None:
+    """Every word that it names is in the instruction, and not on the page it is said of."""
+    env, verdicts = WebshopEnv(products=80), []
+    for task in env.tasks("train")[:20]:
+        observation, info = env.reset(options={"task": task})
+        expert, done = WebshopExpert(), False
+        for _ in range(50):
+            action = expert.act(observation, info)
+            if env.session.page == "item" and expert.thought.startswith("lacks "):
+                shown = re.findall(r"[\w'-]+", observation.lower().split("[sep]", 2)[2])
+                lacking = expert.thought.split()[1:]
+                assert set(lacking) <= set(re.findall(r"[\w'-]+", info["goal"].lower()))
+                assert not set(lacking) & set(shown)
+                assert action in ("click[features]", "click[description]", "click[< prev]")
+            verdicts.append(expert.thought.split(" ")[0])
+            observation, _, done, _, info = env.step(action)
+            if done:
+                break
+    assert set(verdicts) == {"", "lacks", "not", "has"}
 
 
 @pytest.mark.parametrize("mode", ["text", "text_rich"])
