@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """A point of the curve: success over both validation splits after so many steps and minutes.
+    """A point of the curve: success over the validation splits after so many steps and minutes.
 
     Minutes are those of the stages that the metrics time (collecting, updating, validating, ...), without pauses
     between two parts of a run; None where the metrics have no times.

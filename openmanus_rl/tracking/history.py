@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 from openmanus_rl.data.rate import Rate
+from openmanus_rl.tracking.metrics_file import validation_score
 
 SPLITS = ("valid_seen", "valid_unseen")
 Line = dict[str, Any]
@@ -24,7 +26,7 @@ def success_rate(line: Line, prefix: str = "", kind: str = "") -> Rate | None:
 
 
 def validation_rate(line: Line, kind: str = "") -> Rate | None:
-    """Success over both validation splits together."""
+    """Success over the validation splits together."""
     rates = [rate for split in SPLITS if (rate := success_rate(line, f"val/{split}/", kind)) is not None]
     return Rate(sum(rate.count for rate in rates), sum(rate.total for rate in rates)) if rates else None
 
@@ -36,12 +38,8 @@ def validations(lines: list[Line]) -> list[Line]:
 
 def best_validation(lines: list[Line]) -> Line | None:
     """The first of those that validated best, the splits weighing the same, as checkpoints are chosen."""
-
-    def score(line: Line) -> float:
-        shares = [line[name] for split in SPLITS if line.get(name := f"val/{split}/success") is not None]
-        return float(sum(shares) / len(shares))
-
-    return max(validations(lines), key=score, default=None)
+    scored = [(score, line) for line in validations(lines) if (score := validation_score(line)) is not None]
+    return max(scored, key=itemgetter(0), default=(None, None))[1]
 
 
 def task_types(lines: list[Line]) -> list[str]:

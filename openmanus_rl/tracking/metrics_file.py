@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-VALIDATION = ("val/valid_seen/success", "val/valid_unseen/success")
+VALIDATION = ("val/valid_seen/", "val/valid_unseen/")
 
 
 class MetricsFile:
@@ -42,9 +42,16 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def validation_score(metrics: Mapping[str, float | None]) -> float | None:
-    """Success over both validation splits, or None if they were not played."""
-    values = [value for name in VALIDATION if (value := metrics.get(name)) is not None]
-    return sum(values) / len(values) if len(values) == len(VALIDATION) else None
+    """Success over the validation splits that there are; None if none was played, or one of them only failed.
+
+    >>> validation_score({"val/valid_seen/success": 0.5, "val/valid_unseen/success": 1.0})
+    0.75
+    >>> validation_score({"val/valid_seen/success": 0.5})
+    0.5
+    """
+    played = [split for split in VALIDATION if any(name.startswith(split) for name in metrics)]
+    values = [value for split in played if (value := metrics.get(f"{split}success")) is not None]
+    return sum(values) / len(values) if values and len(values) == len(played) else None
 
 
 def _lines_up_to(path: Path, step: int) -> Iterator[bytes]:

@@ -38,3 +38,11 @@ def test_without_times_there_are_no_minutes_and_half_a_validation_is_none() -> N
     lines = [line(0, 0.5, 0.5), line(1, 1.0, None), line(2)]
     assert validation_curve(lines) == [Validation(0, 0.5)]
     assert validation_curve([]) == []
+
+
+def test_an_environment_may_have_one_validation_split() -> None:
+    lines: list[dict[str, object]] = [
+        {"step": 0, "val/valid_seen/success": 0.25},
+        {"step": 1, "val/valid_seen/success": 0.5, "val/valid_unseen/stop/env_error": 1.0},
+    ]
+    assert validation_curve(lines) == [Validation(0, 0.25)]
