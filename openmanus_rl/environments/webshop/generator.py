@@ -21,6 +21,7 @@ from openmanus_rl.environments.webshop.goals import Goal, cap_text, draw_cap, ma
 FAMILY = 8
 GOALS_PER_PRODUCT = 4
 _HIDDEN_ATTRIBUTES = 2
+_SYLLABLES = tuple(consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou")
 
 
 @functools.cache
@@ -114,15 +115,18 @@ def _offered(rng: random.Random, values: list[str]) -> tuple[str, ...]:
 
 
 def _brand(rng: random.Random) -> str:
-    return "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
+    return "".join(rng.choice(_SYLLABLES) for _ in range(3))
 
 
 def _asin(number: int, seed: int) -> str:
-    """Ten letters and digits as upstream: unique in a catalogue, and telling nothing about the product."""
-    scrambled = (number * 2_654_435_761 + seed * 40_503 + 12_345) % 2**32
-    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    """Ten letters and digits as upstream: unique in a catalogue, and telling nothing about the product.
+
+    Syllables, as in brands, because a model has to copy them: a small tokenizer has a token for each of them, where a
+    random code would take a token for each letter, in every line of every page of results.
+    """
+    scrambled = (number * 2_654_435_761 + seed * 40_503 + 12_345) % len(_SYLLABLES) ** 4
     code = ""
-    for _ in range(7):
-        scrambled, digit = divmod(scrambled, 36)
-        code = digits[digit] + code
-    return f"B0G{code}"
+    for _ in range(4):
+        scrambled, syllable = divmod(scrambled, len(_SYLLABLES))
+        code = _SYLLABLES[syllable].upper() + code
+    return f"B0{code}"
