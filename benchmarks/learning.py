@@ -62,7 +62,17 @@ STUDIES = {
         elsewhere=(("the released games of valid_seen", ("--split", "valid_seen", "env.alfworld.source=dataset")),),
     ),
     "alfworld_small": Study(
-        "alfworld_small", {"gigpo": ()}, seeds=(0,), start="alfworld_tiny-gigpo-0", splits=("valid_seen",)
+        "alfworld_small",
+        {"gigpo": ()},
+        seeds=(0,),
+        elsewhere=(
+            (
+                "the same games, sampled as in training, at temperature 1",
+                ("--split", "valid_seen", "actor_rollout_ref.rollout.val_kwargs.temperature=1"),
+            ),
+        ),
+        start="alfworld_tiny-gigpo-0",
+        splits=("valid_seen",),
     ),
     "webshop_tiny": Study("webshop_tiny", {"gigpo": ()}, episodes=200, seeds=(0,)),
 }
