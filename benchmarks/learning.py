@@ -103,7 +103,7 @@ def _study(name: str, only: str | None, runs: Path) -> None:
                 order = list(study.forms)
                 kept["runs"] = sorted([*others, row], key=lambda run: (order.index(run["form"]), run["seed"]))
                 kept["machine"] = machine()
-                kept["temperature"] = load_config(study.recipe).actor_rollout_ref.rollout.val_kwargs.temperature
+                kept["temperature"] = row.pop("temperature")
                 RESULTS.mkdir(exist_ok=True)
                 file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
@@ -113,7 +113,8 @@ def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directo
     if study.start:
         overrides = (*overrides, f"actor_rollout_ref.model.path={_exported(directory.parent / study.start)}")
     words = ["train", "--recipe", study.recipe, *overrides, f"trainer.seed={seed}"]
-    settings = to_yaml(load_config(study.recipe, None, [*overrides, f"trainer.seed={seed}"]))
+    config = load_config(study.recipe, None, [*overrides, f"trainer.seed={seed}"])
+    settings = to_yaml(config)
     finished = directory / "finished.json"
     if not finished.is_file() or json.loads(finished.read_text())["settings"] != settings:
         start = time.monotonic()
@@ -135,6 +136,7 @@ def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directo
             name: next(iter(_evaluate(study, str(directory), *words)["splits"].values()))
             for name, words in study.elsewhere
         },
+        "temperature": config.actor_rollout_ref.rollout.val_kwargs.temperature,
         "best_step": after["checkpoint_step"],
         "curve": after["convergence"]["validations"],
         "thresholds": after["convergence"]["thresholds"],
