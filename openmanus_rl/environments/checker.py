@@ -332,25 +332,27 @@ def _growth(env: TextEnv, tasks: Sequence[str], episodes: int) -> float:
     """Bytes that an episode leaves behind, once half of them have filled whatever caches there are.
 
     The median of five stretches: a leak shows in each of them, what the process allocates once (a connection opened
-    anew, a module imported late) in one.
+    anew, a module imported late) in one. Before each look the first task is begun again: what an episode holds while
+    it lasts differs from one to the next.
     """
-    stretch = max(1, episodes // 10)
+    stretch = max(3, episodes // 10)
     tracemalloc.start()
     try:
         in_use = []
         for k in range(10 * stretch):
             if k >= 5 * stretch and k % stretch == 0:
-                in_use.append(_memory_in_use())
+                in_use.append(_memory_in_use(env, tasks[0]))
             for _ in play(env, tasks[k % len(tasks)], seed=k, steps=5):
                 pass
-        in_use.append(_memory_in_use())
+        in_use.append(_memory_in_use(env, tasks[0]))
     finally:
         tracemalloc.stop()
     return median(after - before for before, after in pairwise(in_use)) / stretch
 
 
-def _memory_in_use() -> int:
+def _memory_in_use(env: TextEnv, task: str) -> int:
     """Traced bytes without garbage and the interpreter's stock of freed tuples: in short runs they look like a leak."""
+    env.reset(seed=0, options={"task": task})
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
