@@ -65,7 +65,7 @@ def _sizes(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
     How large a tensor is follows from what the pieces say of their places. A place far out would ask for memory without
     end, and what no piece fills would be whatever the memory held before.
     """
-    odd = [path.name for path in folder.iterdir() if not path.is_file()]
+    odd = [path.name for path in folder.glob("*.safetensors") if not path.is_file()]
     if odd:
         raise ValueError(f"{odd[0]} in {folder} is not a file")
     found: Any = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
