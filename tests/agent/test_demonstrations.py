@@ -189,7 +189,7 @@ def test_processes_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "won"),
-    [("alfworld/AlfredTWEnv", 0.7), ("grid", 0.7), ("crafting", 0.7), ("sokoban", 0.2), ("webshop", 0.1)],
+    [("alfworld/AlfredTWEnv", 0.7), ("grid", 0.7), ("crafting", 0.7), ("sokoban", 0.2), ("webshop", 0.2)],
 )
 def test_mistakes_are_seen_and_not_learned(name: str, won: float) -> None:
     """Every learned action is the expert's; the mistakes stand in the prompts, and the episode is won all the same.
@@ -198,7 +198,7 @@ def test_mistakes_are_seen_and_not_learned(name: str, won: float) -> None:
     """
     options = {"alfworld": AlfworldOptions(source="generated", size="micro")} if "alfworld" in name else {}
     env = EnvConfig(env_name=name, prompt_template="default", response_grammar="bare", max_steps=40, **options)
-    tasks = [f"train/{k}" for k in range(12)]
+    tasks = [f"train/{k}" for k in range(40)]
     clean = list(demonstrate_configured(env, tasks, CHAT, 60_000))
     erring = list(demonstrate_configured(env, tasks, CHAT, 60_000, mistakes=0.3))
     assert len(erring) >= won * len(clean) > 0
