@@ -52,7 +52,7 @@ def tab(browser: Any) -> Iterator[Callable[..., Any]]:
         context = browser.new_context(viewport=options.pop("viewport", {"width": 1280, "height": 860}), **options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: faults.append(f"error in the page: {error}"))
         if not may_fail:
             page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
