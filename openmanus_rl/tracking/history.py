@@ -6,9 +6,8 @@ from operator import itemgetter
 from typing import Any
 
 from openmanus_rl.data.rate import Rate
-from openmanus_rl.tracking.metrics_file import validation_score
+from openmanus_rl.tracking.metrics_file import SPLITS, validation_score
 
-SPLITS = ("valid_seen", "valid_unseen")
 Line = dict[str, Any]
 
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-VALIDATION = ("val/valid_seen/", "val/valid_unseen/")
+SPLITS = ("valid_seen", "valid_unseen")
+"""Those that validation plays."""
 
 
 class MetricsFile:
@@ -49,8 +50,8 @@ def validation_score(metrics: Mapping[str, float | None]) -> float | None:
     >>> validation_score({"val/valid_seen/success": 0.5})
     0.5
     """
-    played = [split for split in VALIDATION if any(name.startswith(split) for name in metrics)]
-    values = [value for split in played if (value := metrics.get(f"{split}success")) is not None]
+    played = [split for split in SPLITS if any(name.startswith(f"val/{split}/") for name in metrics)]
+    values = [value for split in played if (value := metrics.get(f"val/{split}/success")) is not None]
     return sum(values) / len(values) if values and len(values) == len(played) else None
 
 

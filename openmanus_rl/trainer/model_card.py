@@ -9,7 +9,7 @@ import yaml
 from openmanus_rl.config.models import INIT_PREFIX, exists, is_hub_name, local_path
 from openmanus_rl.config.sources import read_plain
 from openmanus_rl.tracking import history
-from openmanus_rl.tracking.metrics_file import read_metrics
+from openmanus_rl.tracking.metrics_file import SPLITS, read_metrics
 from openmanus_rl.tracking.record import is_run, read_record, without_folders
 from openmanus_rl.trainer.runs import recipe_of
 
@@ -73,7 +73,7 @@ def _table(config: dict[str, Any], record: dict[str, Any] | None, base: str | No
 def _measured(run: Path, step: int) -> Iterator[str]:
     """Success in the validation of this very step; there may have been none."""
     lines = [line for line in read_metrics(run / "metrics.jsonl") if line["step"] == step]
-    rates = {split: history.success_rate(lines[-1], f"val/{split}/") for split in history.SPLITS} if lines else {}
+    rates = {split: history.success_rate(lines[-1], f"val/{split}/") for split in SPLITS} if lines else {}
     found = {split: rate for split, rate in rates.items() if rate is not None}
     if not found:
         return

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.config.changes import changed_keys
 from openmanus_rl.tracking import history
+from openmanus_rl.tracking.metrics_file import SPLITS
 from openmanus_rl.tracking.record import status_of, without_folders
 from openmanus_rl.viewer.health import health
 from openmanus_rl.viewer.references import read_references
@@ -109,7 +110,7 @@ def _moments(lines: list[Line]) -> list[dict[str, Any]]:
             "name": name,
             "step": line["step"],
             "both": _rate(history.validation_rate(line)),
-            "splits": {split: _rate(history.success_rate(line, f"val/{split}/")) for split in history.SPLITS},
+            "splits": {split: _rate(history.success_rate(line, f"val/{split}/")) for split in SPLITS},
         }
         for name, line in chosen
         if line is not None
