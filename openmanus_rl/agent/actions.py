@@ -1,10 +1,12 @@
-"""From what the agent wrote to an action, in one of four forms of answer; and whether the answer keeps to the form.
+"""From what the agent wrote to an action, in one of five forms of answer; and whether the answer keeps to the form.
 
     think_action   <think>the key is west</think><action>go west</action>
     react          Thought: the key is west
                    Action: go west
     noted          the key is west
                    go west
+    noted_spaced   the key is west
+                   go[ west ]          for the action go[west]
     bare           go west
 
 Reading never fails: an answer without an action has `action=None`, and `problem` says why. An action that is there but
@@ -13,6 +15,7 @@ in a faulty answer is carried out and counted as invalid.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_ACTION = 2000
+_BRACKETED = re.compile(r"(\w+)\[(.*)\]")
+_SPACED = re.compile(r"(\w+)\[ (.*) \]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,28 @@ class Noted(Grammar):
         return f"{' '.join(thought.split())}\n{action}" if thought else action
 
 
+class NotedSpaced(Noted):
+    """The same with a space inside an action's brackets, for models that copy words from what they see.
+
+    Tokenizers have a token for a word with the space before it. After a bracket the same word is other tokens, and a
+    small model would have to learn for each word that they are the same.
+    """
+
+    name = "noted_spaced"
+    request = Noted.request + " Put a space inside its brackets, if it has any: verb[ words ]."
+
+    def read(self, text: str) -> ParsedAction:
+        """The last line; brackets without spaces will do."""
+        parsed = super().read(text)
+        spaced = _SPACED.fullmatch(parsed.action or "")
+        return replace(parsed, action=f"{spaced[1]}[{spaced[2]}]") if spaced else parsed
+
+    def write(self, action: str, thought: str = "") -> str:
+        """As read: what has no brackets stays as it is."""
+        bracketed = _BRACKETED.fullmatch(action)
+        return super().write(f"{bracketed[1]}[ {bracketed[2]} ]" if bracketed else action, thought)
+
+
 class Bare(Grammar):
     """The answer is the action; its first line counts."""
 
@@ -171,4 +198,6 @@ class Bare(Grammar):
         return action
 
 
-GRAMMARS: dict[str, Grammar] = {grammar.name: grammar for grammar in (ThinkAction(), React(), Noted(), Bare())}
+GRAMMARS: dict[str, Grammar] = {
+    grammar.name: grammar for grammar in (ThinkAction(), React(), Noted(), NotedSpaced(), Bare())
+}

@@ -131,7 +131,7 @@ class ActorModel(Section):
 
     path: str = ""
     """A local directory, a Hugging Face name, a `.gguf` file, or `init:SIZE` for a new small model
-    (`nano`, `micro`, `tiny`, `small`). Required."""
+    (`nano`, `micro`, `mini`, `tiny`, `small`). Required."""
     dtype: Dtype | None = None
     """Precision of the computation; master weights stay float32.
     Default: bfloat16 on GPUs, float32 on a CPU."""

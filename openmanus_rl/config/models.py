@@ -68,9 +68,12 @@ def _llama(layers: int, width: int, heads: int, kv_heads: int, mlp: int, vocab: 
 INIT_SIZES = {
     "nano": _qwen2(3, 128, 4, 2, 512, 2_048, tied=True),
     "micro": _qwen2(3, 192, 3, 3, 576, 1_024, tied=True),
+    "mini": _qwen2(3, 192, 3, 3, 576, 1_536, tied=True),
     "tiny": _qwen2(4, 256, 8, 4, 1_024, 2_048, tied=True),
     "small": _qwen2(8, 448, 8, 4, 1_280, 4_096, tied=True),
 }
+# Of these, attention starts out finding words again and copying what came after them (workers/copying.py).
+COPYING_SIZES = frozenset({"mini"})
 
 # Published shapes, so that a dry run can estimate a model that has not been downloaded yet.
 KNOWN_MODELS = {

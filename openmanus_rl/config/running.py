@@ -99,7 +99,7 @@ class EnvConfig(Section):
     summary_every: Count = 5
     prompt_template: str | None = None
     """A prompt template that ships (`alfworld_compact`, ...), or your own `.yaml` file. Default: the environment's."""
-    response_grammar: Literal["think_action", "react", "noted", "bare"] | None = None
+    response_grammar: Literal["think_action", "react", "noted", "noted_spaced", "bare"] | None = None
     """How the agent answers. Default: the template's."""
     retries: NonNegativeInt = 1
     """How often an episode is tried again on a fresh environment before it ends with `env_error`."""

@@ -12,7 +12,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from openmanus_rl.config.models import INIT_SIZES
+from openmanus_rl.config.models import COPYING_SIZES, INIT_SIZES
 from openmanus_rl.workers.model import without_bars
 
 if TYPE_CHECKING:
@@ -91,8 +91,12 @@ def make_model(size: str, seed: int, vocab_size: int, tokenizer: Any) -> Any:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
+    from openmanus_rl.workers.copying import ROPE_THETA, start_copying
+
     shape = INIT_SIZES[size]
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+    copies = size in COPYING_SIZES
+    rope: Any = {"rope_type": "default", "rope_theta": ROPE_THETA} if copies else None
     config = Qwen2Config(
         vocab_size=vocab_size,
         hidden_size=shape.width,
@@ -104,11 +108,14 @@ def make_model(size: str, seed: int, vocab_size: int, tokenizer: Any) -> Any:
         tie_word_embeddings=shape.tied,
         dtype="float32",
         **ends,
+        rope_parameters=rope,
     )
     architecture: Any = Qwen2ForCausalLM
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay what they were
         model = architecture(config)
     _fill(model, seed)
+    if copies:
+        start_copying(model, torch.Generator().manual_seed(seed))
     return model.eval()
 
 

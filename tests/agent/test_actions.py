@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from openmanus_rl.agent.actions import GRAMMARS, MAX_ACTION
 from openmanus_rl.environments.base import is_admissible
+from openmanus_rl.workers.init_model import train_tokenizer
 
 GOOD = "<think>west</think><action>go west</action>"
 
@@ -81,6 +82,32 @@ def test_a_note_of_several_lines_is_written_on_one() -> None:
     assert GRAMMARS["noted"].write("look", "it is\ndark ") == "it is dark\nlook"
 
 
+@pytest.mark.parametrize(
+    ("text", "action", "problem"),
+    [
+        ("click[ dark red ]", "click[dark red]", ""),
+        ("it is red\nclick[ dark red ]\n", "click[dark red]", ""),
+        ("click[dark red]", "click[dark red]", ""),
+        ("click[ red]", "click[ red]", ""),
+        ("go west", "go west", ""),
+        ("\n", None, "the answer is empty"),
+    ],
+)
+def test_noted_spaced(text: str, action: str | None, problem: str) -> None:
+    parsed = GRAMMARS["noted_spaced"].parse(text)
+    assert (parsed.action, parsed.problem) == (action, problem)
+
+
+def test_a_word_is_the_same_token_in_brackets_and_on_a_page() -> None:
+    """Which is what spaces in brackets are for."""
+    tokenizer = train_tokenizer(["the dark red mug | color | dark red\nclick[ dark red ] click[dark red]"] * 9, 400)
+    page, spaced, tight = (tokenizer.tokenize(text) for text in (" dark red", "click[ dark red ]", "click[dark red]"))
+    assert "".join(page) in "".join(spaced)
+    assert set(page) <= set(spaced)
+    assert not set(page) <= set(tight)
+    assert GRAMMARS["noted_spaced"].write("click[dark red]", "mug") == "mug\nclick[ dark red ]"
+
+
 def test_admissible_actions_where_they_are_listed() -> None:
     grammar = GRAMMARS["bare"]
     assert grammar.parse("look", None).valid
@@ -113,7 +140,9 @@ def test_any_text_is_read(name: str, text: str) -> None:
 def test_what_is_written_is_read_back(name: str, action: str, thought: str) -> None:
     parsed = GRAMMARS[name].parse(GRAMMARS[name].write(action, thought))
     assert (parsed.action, parsed.problem) == (action, "")
-    assert parsed.thought == {"bare": "", "noted": " ".join(thought.split())}.get(name, thought)
+    assert parsed.thought == (
+        "" if name == "bare" else " ".join(thought.split()) if name.startswith("noted") else thought
+    )
 
 
 @given(st.lists(st.text("ab[", max_size=3), min_size=1, max_size=5), st.text("ab[", max_size=12))

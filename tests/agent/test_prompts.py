@@ -60,7 +60,7 @@ def test_a_template_of_ones_own_overrides_the_default(tmp_path: Path) -> None:
         ("turn: '{{ nothing }}'", "turn: 'nothing' is undefined"),
         ("turn: '{% if %}'", "line 1"),
         ("tern: x", "has no part tern; there are system"),
-        ("grammar: haiku", "no grammar 'haiku'; there are think_action, react, noted, bare"),
+        ("grammar: haiku", "no grammar 'haiku'; there are think_action, react, noted, noted_spaced, bare"),
         ("- a", "names and texts are expected"),
         ("a: [", "is not YAML"),
         ("turn: \"{{ ''.__class__.__mro__ }}\"", "turn: access to attribute '__class__' of 'str' object is unsafe"),

@@ -55,7 +55,7 @@ def test_the_same_seed_gives_the_same_bytes_and_leaves_the_callers_randomness_al
     assert [n for n, content in files(tmp_path / "a").items() if content != other[n]] == ["model.safetensors"]
 
 
-@pytest.mark.parametrize("size", ["nano", "micro", "tiny", "small"])
+@pytest.mark.parametrize("size", ["nano", "micro", "mini", "tiny", "small"])
 def test_the_shape_is_the_one_that_was_announced(size: str, tmp_path: Path) -> None:
     model, tokenizer = init_model(size, texts()[:500])
     assert model.num_parameters() == INIT_SIZES[size].parameters
@@ -116,7 +116,7 @@ def test_every_byte_is_a_token() -> None:
     assert smallest.decode(smallest.encode(HOSTILE)) == HOSTILE
     with pytest.raises(ValueError, match="at least 269 tokens"):
         init_model("nano", [], vocab_size=268)
-    with pytest.raises(ValueError, match="no size 'huge': there are nano, micro, tiny, small"):
+    with pytest.raises(ValueError, match="no size 'huge': there are nano, micro, mini, tiny, small"):
         init_model("huge", [])
 
 
@@ -199,3 +199,33 @@ def test_a_save_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         save(made()[0], Broken(), tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copying_model_starts_out_repeating_what_followed_a_word() -> None:
+    """Random words, then the first ten again: what followed each of them is likelier than by chance, and only there."""
+    random = torch.Generator().manual_seed(0)
+    words = torch.randperm(600, generator=random)[:200] + 300
+    text = torch.cat([words, words[20:31]]).unsqueeze(0)
+    gained = {}
+    for size in ("micro", "mini"):
+        model, _ = made(size)
+        with torch.no_grad():
+            logprobs = model(text % model.config.vocab_size).logits[0, 200:210].log_softmax(-1)
+        following = words[21:31] % model.config.vocab_size
+        gained[size] = float((logprobs.gather(-1, following[:, None]) - logprobs.mean(-1, keepdim=True)).mean())
+    assert gained["mini"] > 0.25
+    assert abs(gained["micro"]) < 0.1
+
+
+def test_every_weight_of_a_copying_model_can_learn() -> None:
+    """What is zero on both sides of a product has no gradient, and would stay zero."""
+    model, _ = init_model("mini", texts()[:500])
+    ids = torch.randint(0, 1000, (2, 64), generator=torch.Generator().manual_seed(0))
+    mover = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):  # what a block adds, then the keys that begin as zero, then the queries that meet them
+        mover.zero_grad()
+        model(ids, labels=ids).loss.backward()
+        mover.step()
+    for name, weight in model.named_parameters():
+        if weight.dim() > 1 and "embed" not in name:
+            assert (weight.grad.abs().amax(-1) > 0).all(), name

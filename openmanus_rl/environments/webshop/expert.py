@@ -64,7 +64,7 @@ class WebshopExpert:
     decided: bool = False
     pages: int = 0
     thought: str = ""
-    """What it makes of the product's page before it: what it lacks, or that it has everything."""
+    """What it makes of the product whose page is before it: what it lacks of what was asked for."""
     said: dict[str, str] = field(default_factory=dict)
     """The word of the instruction that a term was made from."""
     offered: set[str] = field(default_factory=set)
@@ -154,11 +154,13 @@ class WebshopExpert:
         return self._option(clicks, texts) or "click[buy now]"
 
     def _verdict(self, hit: _Hit) -> str:
-        """In a few words of the instruction: a longer list says no more."""
+        """The words that are missing (a long list says no more than its start), and then what follows from them.
+
+        In this order because a verdict in front would have to be known before the words that it rests on are found.
+        """
         missing = [self.said[term] for term in self.wish if term in (hit.missing or ())]
-        if hit.not_offered:
-            return " ".join(["not offered", *missing[:_NAMED_MISSING]])
-        return " ".join(["lacks", *missing[:_NAMED_MISSING]]) if missing else "has all"
+        said = ["lacks", *(missing[:_NAMED_MISSING] or ["nothing"])]
+        return " ".join([*said, "not offered"] if hit.not_offered else said)
 
     def _missing(self, text: str, among: set[str] | None = None) -> set[str]:
         present = set(analyze(text.lower()))

@@ -21,7 +21,7 @@ from openmanus_rl.environments.webshop.goals import Goal, cap_text, draw_cap, ma
 FAMILY = 8
 GOALS_PER_PRODUCT = 4
 _HIDDEN_ATTRIBUTES = 2
-_SYLLABLES = tuple(consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou")
+_PAIRS = tuple(first + second for first in "BCDFGHKLMNPRSTVW" for second in "JQXZ")
 
 
 @functools.cache
@@ -46,7 +46,7 @@ def generate_product(number: int, seed: int) -> Product:
     table = wares()["categories"][category]
     kind = shared.choice(sorted(table["kinds"]))
     ware = table["kinds"][kind]
-    brand, style = _brand(shared), shared.choice(wares()["styles"])
+    brand, style = shared.choice(wares()["brands"]), shared.choice(wares()["styles"])
     pool = shared.sample(table["attributes"], 5)
     # Ten triples of five attributes: the members of a family take different ones.
     triples = list(itertools.combinations(pool, 3))
@@ -114,19 +114,15 @@ def _offered(rng: random.Random, values: list[str]) -> tuple[str, ...]:
     return tuple(value for value in values if value in kept)
 
 
-def _brand(rng: random.Random) -> str:
-    return "".join(rng.choice(_SYLLABLES) for _ in range(3))
-
-
 def _asin(number: int, seed: int) -> str:
     """Ten letters and digits as upstream: unique in a catalogue, and telling nothing about the product.
 
-    Syllables, as in brands, because a model has to copy them: a small tokenizer has a token for each of them, where a
-    random code would take a token for each letter, in every line of every page of results.
+    Four pairs of letters, because a model has to copy them. A pair ends in a letter that is rare in words, so a small
+    tokenizer has a token for each pair and for nothing across two of them; a random code would take one a letter.
     """
-    scrambled = (number * 2_654_435_761 + seed * 40_503 + 12_345) % len(_SYLLABLES) ** 4
+    scrambled = (number * 2_654_435_761 + seed * 40_503 + 12_345) % len(_PAIRS) ** 4
     code = ""
     for _ in range(4):
-        scrambled, syllable = divmod(scrambled, len(_SYLLABLES))
-        code = _SYLLABLES[syllable].upper() + code
+        scrambled, pair = divmod(scrambled, len(_PAIRS))
+        code = _PAIRS[pair] + code
     return f"B0{code}"
