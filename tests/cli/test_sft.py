@@ -105,7 +105,10 @@ def test_a_model_that_is_there_is_only_replaced_when_asked_to(
         (["{model}", "--demos", "no.jsonl"], "no such file: no.jsonl"),
         (["{model}", "--conversations", "{file}", "env.max_steps=3"], "conversations are learned as they are"),
         (["{model}", "--conversations", "{file}", "--lr", "0"], "--lr must be a number above 0"),
-        (["init:huge", "--conversations", "{file}"], "no such model size: huge (one of nano, micro, mini, tiny, small)"),
+        (
+            ["init:huge", "--conversations", "{file}"],
+            "no such model size: huge (one of nano, micro, mini, tiny, small)",
+        ),
         (["./nowhere", "--env", "grid"], "no such file or directory: ./nowhere"),
         (["./nowhere", "--conversations", "{file}"], "no such file or directory: ./nowhere"),
         (["{model}", "--conversations", "{broken}"], "is not JSON"),

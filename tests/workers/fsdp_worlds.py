@@ -92,7 +92,9 @@ def make_worker(case: Case, world: World) -> Any:
         )  # fmt: skip
         return ActorRolloutRefWorker(make_tame_model(case.kind), config, case.max_tokens, 10, True, world=world)
     critic = CriticConfig(optim=CriticOptim(name=name, lr=lr), fsdp_config=fsdp)
-    return CriticWorker(make_tame_model(case.kind), critic, 1, case.max_tokens, 10, case.dtype, case.checkpointed, world)
+    return CriticWorker(
+        make_tame_model(case.kind), critic, 1, case.max_tokens, 10, case.dtype, case.checkpointed, world
+    )
 
 
 def update(case: Case, world: World) -> dict[str, Any]:
