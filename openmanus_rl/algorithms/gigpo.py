@@ -14,6 +14,7 @@ from rapidfuzz import fuzz
 
 from openmanus_rl.algorithms.groups import (
     as_float,
+    codes_in_order,
     episode_codes,
     first_rows,
     group_codes,
@@ -27,7 +28,7 @@ from openmanus_rl.algorithms.scan import discounted_suffix_sums
 from openmanus_rl.data.anchors import anchor_key
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -175,13 +176,16 @@ def build_step_group(
     >>> build_step_group(["door", "hall", "door", "door"], index=[0, 0, 0, 1])
     tensor([0, 1, 0, 2])
     """
-    keys = [("no anchor", row) if anchor is None else anchor_key(anchor) for row, anchor in enumerate(anchor_obs)]
+    # One by one, and let go where an equal one is known: kept keys would call Python's collector, which takes longer.
+    keys: Iterable[Hashable] = (
+        ("no anchor", row) if anchor is None else anchor_key(anchor) for row, anchor in enumerate(anchor_obs)
+    )
     tasks = index.tolist() if isinstance(index, torch.Tensor) else group_codes(index).tolist()
     if similarity_threshold is not None:
         if not 0.0 < similarity_threshold <= 1.0:
             raise ValueError(f"similarity_threshold must lie in (0, 1], got {similarity_threshold}")
-        keys = _merge_similar(keys, tasks, similarity_threshold)
-    return group_codes(list(zip(tasks, keys, strict=True)))
+        keys = _merge_similar(list(keys), tasks, similarity_threshold)
+    return codes_in_order(zip(tasks, keys, strict=True))
 
 
 def _merge_similar(keys: list[Hashable], tasks: list[int], threshold: float) -> list[Hashable]:

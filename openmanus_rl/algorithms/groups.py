@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -26,10 +26,15 @@ def group_codes(labels: Labels) -> Tensor:
         return codes
     if isinstance(labels, np.ndarray):
         labels = labels.tolist()
-    seen: dict[Any, int] = {}
     # A tensor hashes by identity: two equal ones in a list would be two groups.
     if torch.Tensor in set(map(type, labels)):
         labels = [label.item() if isinstance(label, torch.Tensor) else label for label in labels]
+    return codes_in_order(labels)
+
+
+def codes_in_order(labels: Iterable[Hashable]) -> Tensor:
+    """`group_codes` of labels that are made as they are asked for; only the first of equal ones is kept."""
+    seen: dict[Hashable, int] = {}
     return torch.tensor([seen.setdefault(label, len(seen)) for label in labels], dtype=torch.long)
 
 

@@ -121,7 +121,7 @@ class Batch:
                 raise ValueError(f"{name} must hold floating-point numbers, got {column.dtype}")
             if not torch.isfinite(column).all():
                 raise ValueError(f"{name} is not finite everywhere")
-            if column[~self.action_mask].any():
+            if ((column != 0) & ~self.action_mask).any():
                 raise ValueError(f"{name} is not zero on tokens that the agent did not write")
         changes: dict[str, Any] = dict(columns)
         return replace(self, **changes)
