@@ -65,6 +65,11 @@ class DemoCounts:
         """Episodes won."""
         return self.ended[StopReason.WON]
 
+    @property
+    def others(self) -> str:
+        """How those ended that were not won: `3 context_limit, 1 lost`."""
+        return ", ".join(f"{count:,} {reason}" for reason, count in self.ended.items() if reason != StopReason.WON)
+
     def add(self, trajectory: Trajectory) -> None:
         """Count one more."""
         self.ended[trajectory.stop_reason] += 1

@@ -148,5 +148,4 @@ def _summarise(counts: "DemoCounts", asked: int, split: str) -> None:
         table.add_row(escape(kind), f"{counts.played_by_type[kind]:,}", f"{counts.won_by_type[kind]:,}")
     Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
     steps = f", {counts.steps_of_won / counts.won:.1f} steps each" if counts.won else ""
-    others = "".join(f", {count:,} {reason}" for reason, count in counts.ended.items() if reason != "won")
-    print(f"{counts.won:,} of {counts.played:,} won{steps}{others}")
+    print(f"{counts.won:,} of {counts.played:,} won{steps}{counts.others and f', {counts.others}'}")

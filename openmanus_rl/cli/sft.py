@@ -207,7 +207,7 @@ def _expert(
         yield from played
     intake.read += counts.played
     if counts.played > counts.won:
-        intake.left_out["not won by the expert"] += counts.played - counts.won
+        intake.left_out[f"not won by the expert ({counts.others})"] += counts.played - counts.won
         intake.first_problem = counts.first_error
 
 

@@ -50,7 +50,7 @@ def make_base_model(config: Config, folder: Path, display: Display) -> None:
         samples = [sample for trajectory in demonstrations for sample in assemble(trajectory)]
         tokens, seconds = sum(map(len, samples)), time.monotonic() - start
         if not samples:
-            why = counts.first_error or "the expert won none of them"
+            why = counts.first_error or f"the expert won none of them ({counts.others})"
             raise ValueError(f"warm_start.episodes: nothing to learn from in {counts.played} episodes: {why}")
         display.say(f"{counts.won:,} demonstrations: {tokens:,} tokens ({seconds:.0f} s)")
 

@@ -138,6 +138,12 @@ def test_nothing_to_learn_from_is_a_failure(command: Command, model_dir: Path, t
     assert not (tmp_path / "m").exists()
 
 
+def test_how_the_expert_failed_is_told(command: Command, model_dir: Path, tmp_path: Path) -> None:
+    result = command("sft", model_dir, "--env", "grid", "--episodes", 3, "env.max_steps=1", "--out", tmp_path / "m")
+    assert result.code == 1
+    assert "3 left out: not won by the expert (3 step_limit)" in result.out
+
+
 def test_ctrl_c_writes_nothing(
     command: Command, model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
