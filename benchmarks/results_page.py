@@ -14,8 +14,8 @@ What the recipes learn, measured. `python -m benchmarks.learning STUDY` repeats 
 Success is on `valid_unseen`, tasks that neither the warm start nor the training has seen; behind it stands its 95 %
 Wilson interval. "before" is the model that training starts from, "after" the checkpoint with the best
 validation, which is what a run reports and exports. "curve" is validation success over the steps, from 0 to 100 %.
-It is chosen on 100 tasks of each validation split, and some of these are among the tasks played here. Minutes are
-those of the whole training command, making the model, the warm start and validations included, on
+It is chosen on the first tasks of each validation split (`data.val_batch_size`), which are among the tasks played here.
+Minutes are those of the whole training command, making the model, the warm start and validations included, on
 the cores of the last column; other work may have shared them.
 """
 
@@ -45,7 +45,10 @@ def _study(study: dict[str, Any]) -> str:
         lines += ["", f"The same models on {name}:", "", "| | seed | success | steps an episode |", "|---|---|---|---|"]
         lines += [_elsewhere(run, run["elsewhere"][name]) for run in study["runs"] if name in run.get("elsewhere", {})]
     lines += ["", "Commands:", "", "<!-- runs in: benchmarks/learning.py -->", "```bash"]
-    lines += [run["command"] for run in study["runs"]]
+    lines += [
+        f"{run['command']} trainer.experiment_name={study['study']}-{run['form']}-{run['seed']}"
+        for run in study["runs"]
+    ]
     return "\n".join([*lines, "```", ""])
 
 
@@ -68,10 +71,20 @@ def _row(run: dict[str, Any]) -> str:
     split = _held_out(run["after"])
     cells = [
         run["form"], str(run["seed"]), _rate(run["before"][split]), _rate(run["after"][split]),
-        str(run["best_step"]), first, _curve([point["success"] for point in run["curve"]]), f"{run['minutes']:.1f}",
+        _best_step(run), first, _curve([point["success"] for point in run["curve"]]), f"{run['minutes']:.1f}",
         str(run["cores"]),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
+
+
+def _best_step(run: dict[str, Any]) -> str:
+    """The step of the checkpoint that was played; one of a run that kept no best may not be where its curve is highest."""
+    trained = [point for point in run["curve"] if point["step"] > 0]
+    chosen = [point["success"] for point in trained if point["step"] == run["best_step"]]
+    highest = max(trained, key=lambda point: point["success"], default=None)
+    if highest is None or not chosen or chosen[0] >= highest["success"]:
+        return str(run["best_step"])
+    return f"{run['best_step']} (highest: {highest['step']})"
 
 
 def _together(form: str, runs: Sequence[dict[str, Any]]) -> str:

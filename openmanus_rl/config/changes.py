@@ -1,4 +1,4 @@
-"""What a config sets differently from the defaults: what a person would have to type to get it."""
+"""A config as keys and values: all of them, or those that a person would have to type to get it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,20 @@ def changed_keys(config: Config) -> list[tuple[str, str]]:
     [('algorithm.gamma', '0.9'), ('actor_rollout_ref.model.path', 'init:nano'), ('env.env_name', 'bandit')]
     """
     return list(_changes(config, None, "", config.computed_keys))
+
+
+def all_keys(config: Config) -> dict[str, str]:
+    """Every dotted key with its value as YAML, computed ones included."""
+    return dict(_leaves(config, ""))
+
+
+def _leaves(section: BaseModel, prefix: str) -> Iterator[tuple[str, str]]:
+    for name in type(section).model_fields:
+        key, value = f"{prefix}{name}", getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _leaves(value, f"{key}.")
+        else:
+            yield key, as_flow(value)
 
 
 def _changes(

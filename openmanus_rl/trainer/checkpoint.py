@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 OF_SERVICES = ("wandb.json", "trackio.json")
 OF_THE_RUN = (
-    "base", "engine.json", "metrics.jsonl", "tensorboard", "trajectories", "report.html", "references.json",
-    "run.json", "tokenizer.json",
+    "base", "base.json", "engine.json", "metrics.jsonl", "tensorboard", "trajectories", "report.html",
+    "references.json", "run.json", "tokenizer.json",
 )  # fmt: skip
 NAME = re.compile(r"step_([0-9]{6,})")
 # Numbers and names of a state, without its tensors; a best.json is a line.

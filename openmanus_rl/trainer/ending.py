@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from openmanus_rl.config.changes import changed_keys
 from openmanus_rl.tracking import history
 from openmanus_rl.tracking.curve import ASCII_BLOCKS, BLOCKS, learning_curve
+from openmanus_rl.tracking.metrics_file import validation_score
 from openmanus_rl.trainer import checkpoint
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ def _tell_end(config: Config, directory: Path, journal: Journal, step: int, stop
     if best is not None:
         model = directory / "checkpoints" / f"step_{best['step']:06d}" / "model"
         print(f"best validation success {best['value']:.1%} at step {best['step']}: {model}")
+        start = next((validation_score(line) for line in journal.lines() if line["step"] == 0), None)
+        if start is not None and start >= best["value"]:
+            print(f"that is no better than the model that training began with: {start:.1%}")
         print(f"watch it play: {watch_command(config, model)}")
     if stopped and step < (config.trainer.total_training_steps or 0):
         mode = config.trainer.resume_mode

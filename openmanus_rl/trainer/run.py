@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from openmanus_rl.config.models import INIT_PREFIX, local_path
+from openmanus_rl.config.changes import all_keys
+from openmanus_rl.config.models import INIT_PREFIX
 from openmanus_rl.config.resolved import write_resolved
 from openmanus_rl.data.durable import naming, write_whole
 from openmanus_rl.environments.configured import make_configured_env
@@ -21,6 +23,7 @@ from openmanus_rl.trainer.base_model import make_base_model
 from openmanus_rl.trainer.ending import tell_end
 from openmanus_rl.trainer.journal import Journal
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
+from openmanus_rl.trainer.origin import base_is_current, find_origin, note_base, read_origin
 from openmanus_rl.trainer.ray_cluster import WorkerLostError
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
 from openmanus_rl.workers.lora import require_peft
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from openmanus_rl.config.schema import Config
     from openmanus_rl.environments.base import Split
     from openmanus_rl.trainer.journal import WriteReport
+    from openmanus_rl.trainer.origin import Origin
     from openmanus_rl.trainer.worker_group import WorkerGroup
 
 
@@ -66,6 +70,7 @@ class Run:
             "best": self.best,
             "best_step": self.best_step,
             "kl_coefficient": self.trainer.kl_control.value,
+            "config": all_keys(self.config),
         }
         self.saved = checkpoint.write_checkpoint(self.directory, step, state, self.group.export)
         if better:
@@ -86,7 +91,7 @@ def train(config: Config, command: str = "", write_report: WriteReport | None = 
     if config.actor_rollout_ref.model.lora_rank:
         require_peft()  # now, not after a warm start of minutes
     with checkpoint.locked(directory):
-        origin = _origin(config, find_checkpoint(config, directory))
+        origin = find_origin(config, directory)
         step, resumed = origin.step, origin.folder is not None
         if config.trainer.resume_mode != "auto" and (aside := checkpoint.set_aside(directory, step)):
             print(f"what an earlier run left there is now in {aside}", flush=True)
@@ -103,28 +108,10 @@ def train(config: Config, command: str = "", write_report: WriteReport | None = 
     return directory
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where training goes on from; at the very start there is no folder and no state."""
-
-    step: int = 0
-    state: dict[str, Any] = field(default_factory=dict)
-    folder: Path | None = None
-
-
-def _origin(config: Config, folder: Path | None) -> Origin:
-    if folder is None:
-        return Origin()
-    # On Ray the workers read their own tensors.
-    read = checkpoint.open_checkpoint if config.trainer.backend == "ray" else checkpoint.read_checkpoint
-    step, state = read(folder)
-    return Origin(step, state, folder)
-
-
 def _train(config: Config, directory: Path, journal: Journal, origin: Origin) -> tuple[Run, int]:
     """Put the parts together and fit; the run, and the step that it reached."""
     with ExitStack() as parts:
-        group = _group(config, directory, journal)
+        group = _group(config, directory, journal, going_on=origin.folder is not None)
         parts.enter_context(_closed_after(group.close))
         _remember_threads(directory, group)
         _keep_tokenizer(directory, group)
@@ -153,9 +140,9 @@ def _closed_after(close: Callable[[], None]) -> Iterator[None]:
     close()
 
 
-def _group(config: Config, directory: Path, journal: Journal) -> WorkerGroup:
+def _group(config: Config, directory: Path, journal: Journal, going_on: bool) -> WorkerGroup:
     """The workers, here or on Ray."""
-    path = _base(config, directory, journal)
+    path = _base(config, directory, journal, going_on)
     trusted = config.actor_rollout_ref.model.trust_remote_code
     tokenizer = load_tokenizer(path, trusted)
     if config.trainer.backend == "ray":
@@ -183,7 +170,7 @@ def _fit(run: Run, trainer: RayPPOTrainer) -> None:
 def _go_back(run: Run, trainer: RayPPOTrainer, reason: str) -> None:
     """New workers, as the last checkpoint has them; without one, as they were at the very start."""
     found = checkpoint.checkpoints(run.directory)
-    origin = _origin(run.config, found[-1] if found else None)
+    origin = read_origin(run.config, found[-1] if found else None)
     run.journal.display.warn(f"{reason}; going back to step {origin.step} with new workers")
     run.group.rebuild()
     run.journal.go_back(origin.step if origin.folder is not None else None)
@@ -207,30 +194,24 @@ def _restore(run: Run, trainer: RayPPOTrainer, origin: Origin) -> None:
             f"{folder} does not fit this config ({reason}). Was the model, LoRA, the precision, the critic or the KL "
             "to the reference changed? Start anew with trainer.resume_mode=disable"
         ) from error
+    if run.best_step not in map(checkpoint.step_of, checkpoint.checkpoints(run.directory)):
+        run.best, run.best_step = -1.0, 0  # it is in the directory that the checkpoint is from
     run.note_best()  # it may have been killed before it could
     run.group.publish_weights(origin.step)
     trainer.step = origin.step
     run.journal.display.say(f"going on after step {origin.step}: {folder}")
 
 
-def find_checkpoint(config: Config, directory: Path) -> Path | None:
-    """Where to go on from: the last checkpoint of the run, the one that was named, or nowhere."""
-    mode = config.trainer.resume_mode
-    if mode == "disable":
-        return None
-    if mode == "auto":
-        found = checkpoint.checkpoints(directory)
-        return found[-1] if found else None
-    return local_path(mode)
-
-
-def _base(config: Config, directory: Path, journal: Journal) -> str:
+def _base(config: Config, directory: Path, journal: Journal, going_on: bool) -> str:
     """Where the model is that training starts from; a new one is made once, and kept in the run directory."""
     path = config.actor_rollout_ref.model.path
     if not path.startswith(INIT_PREFIX):
         return path
     folder = directory.absolute() / "base"
-    if not folder.is_dir():
+    if not (going_on and folder.is_dir()) and not base_is_current(config, directory):
+        if folder.is_dir():  # of settings that were changed before there was a checkpoint
+            shutil.rmtree(folder)
+        note_base(config, directory)
         make_base_model(config, folder, journal.display)
     return str(folder)
 

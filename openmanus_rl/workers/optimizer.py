@@ -109,7 +109,11 @@ class Optimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         for name, mover in self.movers.items():
+            # torch would take the rates, decays and betas of the saved state, whatever the config says now.
+            own = [{key: value for key, value in group.items() if key != "params"} for group in mover.param_groups]
             mover.load_state_dict(state[name])
+            for group, settings in zip(mover.param_groups, own, strict=True):
+                group.update(settings)
         self.scaler.load_state_dict(state["scaler"])
         self.steps = int(state["steps"])
         self._set_rate()

@@ -186,8 +186,9 @@ def test_starting_anew_sets_the_earlier_run_aside(tmp_path: Path, capsys: pytest
 
 def test_a_checkpoint_of_another_config_is_refused(tmp_path: Path) -> None:
     run.train(small_config(tmp_path, "actor_rollout_ref.actor.use_kl_loss=false", "trainer.total_training_steps=1"))
+    named = f"trainer.resume_mode={checkpoint.checkpoints(tmp_path / 'run')[0]}"
     with pytest.raises(CheckpointError, match=r"does not fit this config.*resume_mode=disable"):
-        run.train(small_config(tmp_path))
+        run.train(small_config(tmp_path, named))
 
 
 def test_sampling_that_training_cannot_follow_is_a_problem_of_the_config(tmp_path: Path) -> None:

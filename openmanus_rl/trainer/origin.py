@@ -1,0 +1,116 @@
+"""Where a run goes on from, and whether what is there is the same run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from openmanus_rl.config.changes import all_keys
+from openmanus_rl.config.models import local_path
+from openmanus_rl.data.durable import write_whole
+from openmanus_rl.trainer import checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from openmanus_rl.config.schema import Config
+
+# What may be another when a run goes on: where and how fast it is computed, how long, and what is written down.
+# Everything else decides what is learned.
+FREE = (
+    "trainer.", "actor_rollout_ref.rollout.", "data.val_batch_size",
+    "actor_rollout_ref.model.enable_gradient_checkpointing", "actor_rollout_ref.model.trust_remote_code",
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu", "actor_rollout_ref.actor.logits_chunk_tokens",
+    "actor_rollout_ref.actor.fsdp_config.", "critic.fsdp_config.",
+    "env.threads", "env.retries", "env.episode_seconds", "env.webshop.cache_dir",
+)  # fmt: skip
+NOT_FREE = ("trainer.seed", "actor_rollout_ref.rollout.temperature")
+# What a new model and its warm start are made from, besides what is free.
+OF_THE_BASE = ("actor_rollout_ref.model.path", "warm_start.", "env.", "data.max_prompt_length", "trainer.seed")
+
+
+class OtherRunError(checkpoint.CheckpointError):
+    """The directory holds a run with other settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where training goes on from; at the very start there is no folder and no state."""
+
+    step: int = 0
+    state: dict[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+
+
+def find_origin(config: Config, directory: Path) -> Origin:
+    """As `trainer.resume_mode` says. A run that goes on by itself does so with the settings it had."""
+    origin = read_origin(config, _find_checkpoint(config, directory))
+    if config.trainer.resume_mode == "auto":
+        _check_same_run(config, directory, origin)
+    return origin
+
+
+def read_origin(config: Config, folder: Path | None) -> Origin:
+    """The state in a checkpoint."""
+    if folder is None:
+        return Origin()
+    # On Ray the workers read their own tensors.
+    read = checkpoint.open_checkpoint if config.trainer.backend == "ray" else checkpoint.read_checkpoint
+    step, state = read(folder)
+    return Origin(step, state, folder)
+
+
+def _find_checkpoint(config: Config, directory: Path) -> Path | None:
+    """The last checkpoint of the run, the one that was named, or none."""
+    mode = config.trainer.resume_mode
+    if mode == "disable":
+        return None
+    if mode == "auto":
+        found = checkpoint.checkpoints(directory)
+        return found[-1] if found else None
+    return local_path(mode)
+
+
+def decides_learning(key: str) -> bool:
+    """Whether a run with another value there is another run."""
+    return key in NOT_FREE or not key.startswith(FREE)
+
+
+def _check_same_run(config: Config, directory: Path, origin: Origin) -> None:
+    """Refuse to go on where the settings that decide what is learned were others; older checkpoints have none."""
+    before = origin.state.get("config")
+    if not isinstance(before, dict):
+        return
+    changed = [
+        f"  {key}: {before[key]} there, {value} now"
+        for key, value in all_keys(config).items()
+        if decides_learning(key) and before.get(key, value) != value
+    ]
+    if changed:
+        raise OtherRunError(
+            "\n".join([f"{directory} holds a run with other settings:", *changed])
+            + "\nGive this one a place of its own with trainer.experiment_name=NAME, start anew there with "
+            f"trainer.resume_mode=disable, or go on there with the new settings: trainer.resume_mode={origin.folder}"
+        )
+
+
+def base_is_current(config: Config, directory: Path) -> bool:
+    """Whether the new model in a run directory is the one that this config would make."""
+    file = directory / "base.json"
+    try:
+        return bool((directory / "base").is_dir() and orjson.loads(file.read_bytes()) == _of_the_base(config))
+    except (OSError, ValueError):
+        return False
+
+
+def note_base(config: Config, directory: Path) -> None:
+    """Write down what the model that is made next is made from."""
+    write_whole(directory / "base.json", orjson.dumps(_of_the_base(config)))
+
+
+def _of_the_base(config: Config) -> dict[str, str]:
+    return {
+        key: value for key, value in all_keys(config).items() if key.startswith(OF_THE_BASE) and decides_learning(key)
+    }

@@ -1,0 +1,109 @@
+"""A run goes on with the settings it had; with others it is another run, and says so."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from openmanus_rl.trainer import base_model, run
+from openmanus_rl.trainer.checkpoint import best_of, checkpoints, read_checkpoint
+from openmanus_rl.trainer.origin import FREE, NOT_FREE, OF_THE_BASE, OtherRunError, decides_learning
+from tests.trainer.runs import small_config
+
+SHORT = "trainer.total_training_steps=1"
+OTHERS = [
+    "trainer.seed=1",
+    "env.rollout.n=4",
+    "algorithm.gamma=0.5",
+    "actor_rollout_ref.actor.optim.lr=0.5",
+    "actor_rollout_ref.rollout.temperature=0.9",
+    "reward.components=[{component: goal}]",
+]
+
+
+def test_other_settings_are_refused_by_name_and_nothing_is_touched(tmp_path: Path) -> None:
+    run.train(small_config(tmp_path, SHORT))
+    folder = tmp_path / "run"
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(OtherRunError) as told:
+        run.train(small_config(tmp_path, SHORT, *OTHERS))
+    for line in (
+        "trainer.seed: 0 there, 1 now",
+        "env.rollout.n: 3 there, 4 now",
+        "algorithm.gamma: 1.0 there, 0.5 now",
+    ):
+        assert f"\n  {line}\n" in str(told.value)
+    named = re.findall(r"^  ([\w.]+): .* there, ", str(told.value), re.MULTILINE)
+    # The seed of the environments follows the run's.
+    assert set(named) == {*(word.partition("=")[0] for word in OTHERS), "env.seed"}
+    assert f"trainer.resume_mode={folder / 'checkpoints' / 'step_000001'}" in str(told.value)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_what_does_not_decide_what_is_learned_may_change(tmp_path: Path) -> None:
+    run.train(small_config(tmp_path, SHORT))
+    run.train(small_config(tmp_path, "trainer.total_training_steps=2", "trainer.test_freq=1", "env.retries=3"))
+    assert [path.name for path in checkpoints(tmp_path / "run")] == ["step_000001", "step_000002"]
+
+
+def test_a_checkpoint_that_is_named_goes_on_with_other_settings(tmp_path: Path) -> None:
+    first = small_config(tmp_path, SHORT, "actor_rollout_ref.actor.optim.weight_decay=0.5")
+    run.train(first)
+    named = f"trainer.resume_mode={checkpoints(tmp_path / 'run')[0]}"
+    decay = "actor_rollout_ref.actor.optim.weight_decay=0.25"
+    run.train(small_config(tmp_path, "trainer.total_training_steps=2", named, decay))
+    _, state = read_checkpoint(checkpoints(tmp_path / "run")[-1])
+    assert state["config"]["actor_rollout_ref.actor.optim.weight_decay"] == "0.25"
+    groups = state["workers"]["actor"]["optimizer"]["adamw"]["param_groups"]
+    assert [group["weight_decay"] for group in groups] == [0.25, 0.0]
+
+
+def test_every_key_that_is_named_free_or_not_is_there(tmp_path: Path) -> None:
+    keys = set(run.all_keys(small_config(tmp_path, estimator="gae")))
+    for known in (*FREE, *OF_THE_BASE):
+        assert any(key.startswith(known) for key in keys), known
+    assert set(NOT_FREE) <= keys
+    assert not decides_learning("trainer.save_freq")
+    assert decides_learning("env.max_steps")
+
+
+def test_a_new_model_of_other_settings_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    real = base_model.make_base_model
+
+    def make(config: object, folder: Path, display: object) -> None:
+        made.append(run.all_keys(config)["trainer.seed"])  # type: ignore[arg-type]
+        real(config, folder, display)  # type: ignore[arg-type]
+
+    def die(_: object) -> None:
+        raise InterruptedError("before the first checkpoint")
+
+    monkeypatch.setattr(run, "make_base_model", make)
+    new = ["actor_rollout_ref.model.path=init:nano", "warm_start.episodes=0", SHORT]
+    with monkeypatch.context() as killed:
+        killed.setattr(run.RayPPOTrainer, "fit", die)
+        for words in ([], ["trainer.test_freq=1"], ["trainer.seed=1"]):
+            with pytest.raises(InterruptedError):
+                run.train(small_config(tmp_path, *new, *words))
+    assert made == ["0", "1"], "once for each of the settings that it depends on"
+    run.train(small_config(tmp_path, *new, "trainer.seed=1"))
+    assert made == ["0", "1"]
+
+
+def test_the_best_of_another_directory_is_not_named_in_this_one(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    run.train(small_config(there, SHORT))
+    source = checkpoints(there / "run")[0]
+    run.train(small_config(here, f"trainer.resume_mode={source}", "trainer.total_training_steps=2"))
+    found = best_of(here / "run")
+    assert found is not None
+    assert found["step"] == 2
+
+
+def test_a_run_that_did_not_get_better_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run.train(small_config(tmp_path, "trainer.total_training_steps=2"))
+    out = capsys.readouterr().out
+    assert "best validation success 0.0% at step 2" in out
+    assert "that is no better than the model that training began with: 0.0%" in out
