@@ -246,7 +246,7 @@ class NumberedEnv(TextEnv):
         self.tasks_per_split = tasks_per_split
 
     def tasks(self, split: Split) -> Sequence[str]:
-        """Numbered tasks, each another one."""
+        """Numbered tasks. Each is drawn by itself: small worlds come up again under other numbers."""
         return NumberedTasks(split, self.tasks_per_split)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
