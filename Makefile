@@ -108,8 +108,10 @@ $(PEERS_READY): pyproject.toml constraints-peers.txt
 	@touch $@
 
 .PHONY: bench
-bench: setup peers vllm ## Run the benchmarks, beside TRL and vLLM; results go to benchmarks/results and docs/benchmarks.md
+bench: setup peers vllm ## Run the benchmarks, beside TRL and vLLM, and write the pages of docs/ that show their numbers
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.scaling --write
+	$(VLLM_VENV)/bin/python -m benchmarks.vllm
 
 .PHONY: docs
 docs: setup ## Build the documentation site into site/

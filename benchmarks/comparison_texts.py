@@ -13,6 +13,10 @@ python -m benchmarks update          # one of them, in .venv
 python -m benchmarks --list          # what there is
 ```
 
+`make bench` also computes the tables of [Scaling](scaling.md) (`python -m benchmarks.scaling --write`) and measures
+that of [vLLM rollouts](vllm.md) (`.venv-vllm/bin/python -m benchmarks.vllm`, which fetches SmolLM2-135M). What recipes
+learn takes hours, and is measured study by study: [Results](results.md), `python -m benchmarks.learning STUDY`.
+
 Peers are those of `constraints-peers.txt` (TRL 1.16) and `constraints-vllm.txt` (vLLM 0.32 for CPUs), with torch and
 transformers in the versions that we are measured with. Every side is a process of its own that does one round when it
 is told to, so that sides take turns and noise hits all of them alike. Figures are medians; a ratio is the median of

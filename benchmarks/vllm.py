@@ -139,6 +139,7 @@ def table(kept: dict[str, Any]) -> str:
     """The numbers as a table, with what they were measured on."""
     lines = [
         f"Measured {kept['when'][:10]} on {kept['machine']}, with {kept['vllm']}, float32, one thread for each engine.",
+        "`make bench` measures it again, or `.venv-vllm/bin/python -m benchmarks.vllm` alone.",
         "",
         "| model | episodes | local | vLLM | vLLM is | vLLM starts in | a publication takes |",
         "|---|---|---|---|---|---|---|",
