@@ -12,11 +12,11 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.derived_rows import OURS, OURS_GRPO, TRL, skill_ratios
 from benchmarks.harness import Report
 from benchmarks.peers.sides import Numbers, Side
 from benchmarks.peers.work import Work, base_model
 
-OURS, TRL, OURS_GRPO = "this package, default recipe", "TRL, GRPO", "this package, GRPO"
 WANTED, EVERY = 0.8, 5
 SIDES = {
     OURS: ("own", "benchmarks.peers.ours", "gigpo", 0.001),
@@ -91,8 +91,8 @@ def run(report: Report) -> None:
     report.raw |= {"wanted": WANTED, "limit_seconds": limit, "runs": results}
     for name in SIDES:
         _row(report, name, [result for result in results if result["side"] == name])
-    for name in (TRL, OURS_GRPO):
-        _ratio(report, name, results)
+    for row in skill_ratios(results):
+        report.row(**row)
 
 
 def _row(report: Report, name: str, results: Sequence[dict[str, Any]]) -> None:
@@ -103,18 +103,3 @@ def _row(report: Report, name: str, results: Sequence[dict[str, Any]]) -> None:
             numbers[what] = statistics.median(point[what] for point in reached)
     numbers["success_at_the_end"] = statistics.median(result["curve"][-1]["success"] for result in results)
     report.row(name, **numbers)
-
-
-def _ratio(report: Report, name: str, results: Sequence[dict[str, Any]]) -> None:
-    """How much longer another side took, seed by seed; one that was not done counts with the time it had."""
-    ours = {result["seed"]: result["reached"] for result in results if result["side"] == OURS}
-    others = [result for result in results if result["side"] == name and ours[result["seed"]] is not None]
-    found = [
-        (result["seconds"] if result["reached"] is None else result["reached"]["seconds"])
-        / ours[result["seed"]]["seconds"]
-        for result in others
-    ]
-    if found:
-        finished = sum(result["reached"] is not None for result in others)
-        numbers = {"median": statistics.median(found), "lowest": min(found), "highest": max(found)}
-        report.row(f"{name} over {OURS}, seconds", **numbers, finished=finished)

@@ -35,12 +35,13 @@ def medians(works: dict[str, Callable[[], object]], repeats: int = 7) -> dict[st
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """The median of repeats, with the lowest and the highest.
+    """The median of repeats, with the lowest and the highest, and how many there were.
 
     >>> spread([3.0, 1.0, 2.0])
-    {'median': 2.0, 'lowest': 1.0, 'highest': 3.0}
+    {'median': 2.0, 'lowest': 1.0, 'highest': 3.0, 'rounds': 3}
     """
-    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+    ends = {"lowest": min(values), "highest": max(values)}
+    return {"median": statistics.median(values), **ends, "rounds": len(values)}
 
 
 class Report:

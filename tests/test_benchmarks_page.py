@@ -45,5 +45,9 @@ def test_trl_plays_our_episodes_token_for_token() -> None:
 
 def test_make_bench_measures_every_page_with_numbers() -> None:
     told = subprocess.run(["make", "--dry-run", "bench"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    for command in ("/python -m benchmarks\n", "/python -m benchmarks.scaling --write\n", "/python -m benchmarks.vllm\n"):
+    for command in (
+        "/python -m benchmarks\n",
+        "/python -m benchmarks.scaling --write\n",
+        "/python -m benchmarks.vllm\n",
+    ):
         assert command in told.stdout
