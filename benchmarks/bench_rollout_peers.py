@@ -9,7 +9,7 @@ import os
 from contextlib import ExitStack
 
 from benchmarks.harness import Report, spread
-from benchmarks.peers.sides import MissingPeerError, Side
+from benchmarks.peers.sides import MissingPeerError, Side, peer_versions
 from benchmarks.peers.turns import ratios, report_rates, take_turns
 from benchmarks.peers.work import Work, base_model
 
@@ -22,6 +22,8 @@ SIDES = {
     "vLLM, through our agent": ("vllm", "benchmarks.peers.ours", "rollout", *VLLM),
 }
 
+PEERS = {"peers": "TRL", "vllm": "vLLM"}
+
 
 def run(report: Report) -> None:
     """Steps and tokens a second of each side, and ratios round by round."""
@@ -33,7 +35,10 @@ def run(report: Report) -> None:
             try:
                 sides[name] = open_sides.enter_context(Side(name, venv, module, work, *words))
             except MissingPeerError as error:
-                print(f"  {name} is left out: {error}")
+                print(f"  {name} is left out, and its goals are not measured: {error}")
+                continue
+            if venv != "own":
+                report.peers[PEERS[venv]] = peer_versions(venv)
         found = take_turns(sides, int(os.environ.get("BENCH_ROUNDS", "3")))
     report_rates(report, found, ("steps", "generated"))
     for name in found:

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.derived_rows import OURS, OURS_GRPO, TRL, skill_ratios
 from benchmarks.harness import Report
-from benchmarks.peers.sides import Numbers, Side
+from benchmarks.peers.sides import Numbers, Side, peer_versions
 from benchmarks.peers.work import Work, base_model
 
 WANTED, EVERY = 0.8, 5
@@ -78,6 +78,7 @@ class Learner:
 def run(report: Report) -> None:
     """Each seed in turn, all sides of it side by side."""
     limit = 60 * float(os.environ.get("BENCH_SKILL_MINUTES", "15"))
+    report.peers["TRL"] = peer_versions("peers")
     results: list[dict[str, Any]] = []
     for seed in map(int, os.environ.get("BENCH_SKILL_SEEDS", "0 1 2").split()):
         learners = [Learner(name, seed, last_step=80) for name in SIDES]

@@ -29,8 +29,17 @@ def page(records: dict[str, Record]) -> str:
 
 
 def measured(record: Record) -> str:
-    """When and on what."""
-    return f"Measured {record['when'][:10]} on {record['machine']}. `python -m benchmarks {record['benchmark']}`"
+    """When, on what, and with which versions; older results know less."""
+    text = f"Measured {record['when'][:10]} on {record['machine']}"
+    text += f", {record['memory_gib']:.0f} GiB" if "memory_gib" in record else ""
+    text += f", commit {record['commit']}" if "commit" in record else ""
+    text += f", {_versions(record['versions'])}" if record.get("versions") else ""
+    beside = [f"{name}: {_versions(packages)}" for name, packages in record.get("peers", {}).items()]
+    return ". ".join([text, *beside, f"`python -m benchmarks {record['benchmark']}`"])
+
+
+def _versions(packages: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in packages.items())
 
 
 def table(columns: dict[str, str], rows: Sequence[Row]) -> str:
