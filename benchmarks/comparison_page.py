@@ -105,6 +105,11 @@ def _step(record: Record) -> str:
     )
 
 
+def _micro_batch(record: Record) -> str:
+    columns = {"trained_a_second": "tokens/s", "lowest": "lowest", "highest": "highest"}
+    return "\n\n".join([texts.MICRO_BATCH, measured(record), table(columns, record["rows"])])
+
+
 def _update(record: Record) -> str:
     rows = [row for row in record["rows"] if "tokens_a_second" in row]
     speed = table({"tokens_a_second": "tokens/s", "lowest": "lowest", "highest": "highest"}, rows)
@@ -113,7 +118,9 @@ def _update(record: Record) -> str:
         "besides_them_mib": "besides them",
     }  # fmt: skip
     memory = table(columns, [row for row in record["rows"] if "peak_mib" in row])
-    return "\n\n".join([texts.UPDATE, measured(record), speed, _ratios(record), texts.MEMORY, memory])
+    in_passes = texts.UPDATE_IN_PASSES if any("micro-batches" in row["what"] for row in rows) else ""
+    parts = [texts.UPDATE + in_passes, measured(record), speed, _ratios(record), texts.MEMORY, memory]
+    return "\n\n".join(parts)
 
 
 def _advantages(record: Record) -> str:
@@ -169,6 +176,7 @@ def _skill(record: Record) -> str:
 SECTIONS: dict[str, Callable[[Record], str]] = {
     "rollout_peers": _rollout,
     "training_step": _step,
+    "trl_micro_batch": _micro_batch,
     "update": _update,
     "advantages": _advantages,
     "alfworld": _alfworld,

@@ -48,8 +48,10 @@ by all; float32.
   In TRL's favour: an answer may have 8 tokens instead of as many as the whole episode (`generation_kwargs`); an
   episode that is over leaves TRL's loop without the closing answer that it would else generate.
 - **vLLM** is asked turn by turn in two ways: `LLM.generate` on all episodes that go on, and our agent with vLLM as
-  its engine, where no episode waits for another. Prefix caching on, eager execution, weights read before the clock
-  runs.
+  its engine, where no episode waits for another. Prefix caching on, weights read before the clock runs. Execution is
+  eager unless the line below says compiled. That departs from vLLM's default: compiling for a CPU needs a C++ toolchain
+  and can take minutes before the first token. `BENCH_VLLM_COMPILED=1 python -m benchmarks rollout_peers` measures both
+  ways of asking with it.
 - **Ours** is what a training step does to collect: `RayPPOTrainer.collect`, rewards included.
 
 What differs: episodes are sampled, so lengths differ a little between sides; rates take that out. Ours and vLLM also
@@ -67,9 +69,16 @@ collect, score, reference, advantages, update. Both sides do GRPO on the task ab
 batch of 128 episodes, the same learning rate, AdamW, gradient clipping, and a KL to the starting model.
 
 TRL runs its own loop (`trainer.train()`), as its defaults have it but for float32, the recipe's numbers, no
-recomputing of activations (its default on GPUs), and the number of episodes in a pass, which is the fastest here. It
-pads episodes to the longest of a batch: it computes {padded:.2f} tokens for each of an episode. Because the batch is
-used for two updates it also computes the old log-probs anew; ours takes the engine's, after comparing some of them.
+recomputing of activations (its default on GPUs), and 16 episodes in a pass through the model
+(`python -m benchmarks trl_micro_batch` measures 8, 16, 32 and 64 beside each other). It pads episodes to
+the longest of a batch: it computes {padded:.2f} tokens for each of an episode. Because the batch is used for two
+updates it also computes the old log-probs anew; ours takes the engine's, after comparing some of them.
+"""
+
+MICRO_BATCH = """
+## TRL's episodes in a pass
+
+The training step above, TRL only, with other numbers of episodes in a pass through the model.
 """
 
 UPDATE = """
@@ -84,6 +93,11 @@ episodes have different lengths (5 to 19 turns) the bare loop pads them, and our
 Ours can be faster than the bare loop because it does less: of the last layer, only keys and values are computed where
 the agent wrote nothing (`workers/last_layer.py`); and its micro-batches have 4,096 tokens, whose activations a CPU's
 caches and its allocator like better than those of the whole batch.
+"""
+
+UPDATE_IN_PASSES = """
+"Bare loop in micro-batches" is the same loop, whose rows go through the model in passes of at most as many tokens as
+ours, 4,096, each padded to its own longest row: against it only the first of these reasons is left, and padding.
 """
 
 MEMORY = """
