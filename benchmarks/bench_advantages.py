@@ -9,7 +9,8 @@ import statistics
 import numpy as np
 import torch
 
-from benchmarks.harness import Report, medians
+from benchmarks.derived_rows import growth
+from benchmarks.harness import Report, timed
 from benchmarks.peers.sides import Side
 from benchmarks.peers.work import Work, base_model
 from openmanus_rl.algorithms import (
@@ -31,6 +32,8 @@ def run(report: Report) -> None:
             _measure(report, tasks, steps)
     finally:
         torch.set_num_threads(threads)
+    for row in growth(report.rows):
+        report.row(**row)
     for estimator in ("gigpo", "gae", "grpo"):
         _share(report, estimator)
 
@@ -40,6 +43,7 @@ def _share(report: Report, estimator: str) -> None:
     work = Work(base_model("nano"), estimator=estimator)
     with Side(estimator, "own", "benchmarks.peers.ours", work, "step") as side:
         made = [side.ask("round", number) for number in range(1, 5)][1:]
+    report.raw[f"{estimator}, in a training step"] = made
     seconds = statistics.median(step["stages"]["advantages"] for step in made)
     whole = statistics.median(step["seconds"] for step in made)
     rows = statistics.median(step["steps"] for step in made)
@@ -63,7 +67,7 @@ def _measure(report: Report, tasks: int, steps: int) -> None:
     rewards, values = (torch.randn((rows, TOKENS), generator=generator) for _ in range(2))
     mask = torch.rand((rows, TOKENS), generator=generator) < 0.7
     step_rewards = torch.randn(rows, generator=generator)
-    times = medians(
+    times = timed(
         {
             "gigpo": lambda: compute_gigpo_outcome_advantage(
                 rewards, step_rewards, mask, fresh.pop(), index, trajectories, mode="mean_std_norm"
@@ -75,6 +79,8 @@ def _measure(report: Report, tasks: int, steps: int) -> None:
         REPEATS,
     )
     distinct = len(set(chosen.tolist()))
-    for name, seconds in times.items():
+    for name, rounds in times.items():
         what = f"{name}, {rows:,} rows of {TOKENS} tokens"
+        report.raw[f"{what}, seconds"] = rounds
+        seconds = statistics.median(rounds)
         report.row(what, ms=1e3 * seconds, us_a_row=1e6 * seconds / rows, distinct_anchors=distinct)

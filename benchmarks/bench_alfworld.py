@@ -13,9 +13,10 @@ import tempfile
 import textwrap
 import time
 import tracemalloc
+from itertools import chain
 from pathlib import Path
 
-from benchmarks.harness import Report
+from benchmarks.harness import Report, versions
 from openmanus_rl.environments.alfworld.engine import Engine, Layout
 from openmanus_rl.environments.alfworld.env import find_dataset, layout_of_generated, list_games
 from openmanus_rl.environments.alfworld.export import export_game, game_data
@@ -74,8 +75,18 @@ def run(report: Report) -> None:
     """Steps a second side by side, load times, memory, generation."""
     with tempfile.TemporaryDirectory() as folder:
         kind, files = games(Path(folder))
-        native, reference = _side_by_side(files)
+        loads, steps = _side_by_side(files)
         resident = {name: _resident(name, files) for name in ("native", "textworld")}
+    report.peers["TextWorld"] = versions(("textworld", "alfworld"))
+    names = ("native", "textworld")
+    report.raw["load, seconds of each game"] = dict(zip(names, loads, strict=True))
+    by_game = ([statistics.fmean(game) for game in games] for games in steps)
+    report.raw["step, mean seconds of each game"] = dict(zip(names, by_game, strict=True))
+    # Means over steps: a run pays for its slow steps too.
+    native, reference = (
+        (statistics.median(load), statistics.fmean(chain.from_iterable(games)))
+        for load, games in zip(loads, steps, strict=True)
+    )
     for name, (load, step) in (("native", native), ("textworld", reference)):
         report.row(f"{name}, {len(files)} {kind}", load_ms=1e3 * load, step_ms=1e3 * step, steps_a_second=1 / step)
     for name, size in resident.items():
@@ -86,14 +97,14 @@ def run(report: Report) -> None:
     _memory(report)
 
 
-def _side_by_side(files: list[Path]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Median seconds to load and reset, and to step and list the commands; the engines take turns, step by step."""
+def _side_by_side(files: list[Path]) -> tuple[tuple[list[float], ...], tuple[list[list[float]], ...]]:
+    """Seconds to load and reset each game, and to step and list the commands; the engines take turns, step by step."""
     import textworld
     from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
 
     arguments = list(sys.argv)
     loads: tuple[list[float], list[float]] = ([], [])
-    steps: tuple[list[float], list[float]] = ([], [])
+    steps: tuple[list[list[float]], list[list[float]]] = ([], [])
     for number, file in enumerate(files):
         start = time.perf_counter()
         engine = Engine(Layout(load_game(file)))
@@ -104,21 +115,21 @@ def _side_by_side(files: list[Path]) -> tuple[tuple[float, float], tuple[float, 
         env.reset()
         loads[1].append(time.perf_counter() - start)
         rng = random.Random(number)
+        for games in steps:
+            games.append([])
         for _ in range(STEPS):
             command = rng.choice(sorted(engine.commands))
             start = time.perf_counter()
             engine.step(command)
             sorted(engine.commands)
-            steps[0].append(time.perf_counter() - start)
+            steps[0][-1].append(time.perf_counter() - start)
             start = time.perf_counter()
             _, _, done = env.step(command)
-            steps[1].append(time.perf_counter() - start)
+            steps[1][-1].append(time.perf_counter() - start)
             if done:
                 break
     sys.argv[:] = arguments
-    # Means over steps: a run pays for its slow steps too.
-    (native, reference) = ((statistics.median(loads[k]), statistics.fmean(steps[k])) for k in (0, 1))
-    return native, reference
+    return loads, steps
 
 
 def _resident(name: str, files: list[Path]) -> float:

@@ -12,11 +12,11 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.derived_rows import OURS, OURS_GRPO, TRL, skill_ratios
 from benchmarks.harness import Report
-from benchmarks.peers.sides import Numbers, Side
+from benchmarks.peers.sides import Numbers, Side, peer_versions
 from benchmarks.peers.work import Work, base_model
 
-OURS, TRL, OURS_GRPO = "this package, default recipe", "TRL, GRPO", "this package, GRPO"
 WANTED, EVERY = 0.8, 5
 SIDES = {
     OURS: ("own", "benchmarks.peers.ours", "gigpo", 0.001),
@@ -78,6 +78,7 @@ class Learner:
 def run(report: Report) -> None:
     """Each seed in turn, all sides of it side by side."""
     limit = 60 * float(os.environ.get("BENCH_SKILL_MINUTES", "15"))
+    report.peers["TRL"] = peer_versions("peers")
     results: list[dict[str, Any]] = []
     for seed in map(int, os.environ.get("BENCH_SKILL_SEEDS", "0 1 2").split()):
         learners = [Learner(name, seed, last_step=80) for name in SIDES]
@@ -91,8 +92,8 @@ def run(report: Report) -> None:
     report.raw |= {"wanted": WANTED, "limit_seconds": limit, "runs": results}
     for name in SIDES:
         _row(report, name, [result for result in results if result["side"] == name])
-    for name in (TRL, OURS_GRPO):
-        _ratio(report, name, results)
+    for row in skill_ratios(results):
+        report.row(**row)
 
 
 def _row(report: Report, name: str, results: Sequence[dict[str, Any]]) -> None:
@@ -103,18 +104,3 @@ def _row(report: Report, name: str, results: Sequence[dict[str, Any]]) -> None:
             numbers[what] = statistics.median(point[what] for point in reached)
     numbers["success_at_the_end"] = statistics.median(result["curve"][-1]["success"] for result in results)
     report.row(name, **numbers)
-
-
-def _ratio(report: Report, name: str, results: Sequence[dict[str, Any]]) -> None:
-    """How much longer another side took, seed by seed; one that was not done counts with the time it had."""
-    ours = {result["seed"]: result["reached"] for result in results if result["side"] == OURS}
-    others = [result for result in results if result["side"] == name and ours[result["seed"]] is not None]
-    found = [
-        (result["seconds"] if result["reached"] is None else result["reached"]["seconds"])
-        / ours[result["seed"]]["seconds"]
-        for result in others
-    ]
-    if found:
-        finished = sum(result["reached"] is not None for result in others)
-        numbers = {"median": statistics.median(found), "lowest": min(found), "highest": max(found)}
-        report.row(f"{name} over {OURS}, seconds", **numbers, finished=finished)

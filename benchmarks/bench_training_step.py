@@ -10,7 +10,7 @@ import os
 import statistics
 
 from benchmarks.harness import Report, spread
-from benchmarks.peers.sides import Side
+from benchmarks.peers.sides import Side, peer_versions
 from benchmarks.peers.turns import Rounds, ratios, report_rates, take_turns
 from benchmarks.peers.work import Work, base_model
 
@@ -24,6 +24,7 @@ def run(report: Report) -> None:
         Side(OURS, "own", "benchmarks.peers.ours", work, "step") as ours,
         Side(TRL, "peers", "benchmarks.peers.trl_side", work, "step") as trl,
     ):
+        report.peers[TRL] = peer_versions("peers")
         found = take_turns({OURS: ours, TRL: trl}, int(os.environ.get("BENCH_ROUNDS", "3")))
     report_rates(report, found, ("trained", "generated", "steps"))
     report.row(f"{OURS} over {TRL}", **spread(ratios(found[OURS], found[TRL], "trained")))

@@ -4,7 +4,8 @@ Qwen2-shaped model of 4 layers of width 256 (`init:tiny`), 30 episodes of 10 tur
 each, float32, one thread. The bare loop is transformers' own model on a batch of equal rows, so nothing is padded; its
 loss is the log-probs of the written tokens times the advantages, computed where tokens were written, and no more than
 that: no ratio, no clipping, no KL, no entropy, no metrics, no clipping of gradients. Ours does all of these, and packs
-the tokens. They take turns. Episodes of different lengths, which the bare loop has to pad, are measured too.
+the tokens. A second bare loop goes over its rows in micro-batches as large as ours, 4,096 tokens. They take turns.
+Episodes of different lengths, which the bare loops have to pad, are measured too.
 
 Memory is the peak of a process that makes two updates, less what it held before it had a model; one process for each
 side and vocabulary.
@@ -16,9 +17,9 @@ import sys
 import time
 
 from benchmarks.harness import Report, spread
-from benchmarks.peers.updating import Load, bare_update, make_batch, make_model, our_update
+from benchmarks.peers.updating import Load, bare_update, make_batch, make_model, our_update, tokens_of_a_pass
 
-OURS, BARE = "this package", "bare loop"
+OURS, BARE, BARE_IN_PASSES = "this package", "bare loop", "bare loop in micro-batches"
 EQUAL = Load(turns=(10,) * 30)
 DIFFERENT = Load(turns=tuple(range(5, 20)) * 2)
 SMALL = Load(turns=(9,) * 8)  # one micro-batch
@@ -38,8 +39,9 @@ def run(report: Report) -> None:
         for name, times in seconds.items():
             found = spread([load.tokens / t for t in times])
             report.row(f"{name}, {what}", tokens_a_second=found["median"], **_ends(found))
-        ratios = [bare / ours for ours, bare in zip(seconds[OURS], seconds[BARE], strict=True)]
-        report.row(f"{OURS} over {BARE}, {what}", **spread(ratios))
+        for name in (BARE, BARE_IN_PASSES):
+            ratios = [bare / ours for ours, bare in zip(seconds[OURS], seconds[name], strict=True)]
+            report.row(f"{OURS} over {name}, {what}", **spread(ratios))
     besides: list[float] = []
     for vocabulary in VOCABULARIES:
         peaks = {name: _peak(name, vocabulary) for name in (OURS, BARE)}
@@ -56,8 +58,10 @@ def _ends(found: dict[str, float]) -> dict[str, float]:
 
 
 def _side_by_side(load: Load, repeats: int) -> dict[str, list[float]]:
-    updates = {OURS: our_update(make_model(2_048), make_batch(load, 2_048))}
-    updates[BARE] = bare_update(make_model(2_048), make_batch(load, 2_048))
+    batch = make_batch(load, 2_048)
+    updates = {OURS: our_update(make_model(2_048), batch)}
+    updates[BARE] = bare_update(make_model(2_048), batch)
+    updates[BARE_IN_PASSES] = bare_update(make_model(2_048), batch, tokens_of_a_pass())
     seconds: dict[str, list[float]] = {name: [] for name in updates}
     for repeat in range(repeats + 1):
         for name, update in updates.items():

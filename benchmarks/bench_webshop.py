@@ -117,6 +117,7 @@ def run(report: Report) -> None:
             what = f"{size:,} products, {kind} words"
             report.row(f"build, {what}", seconds=seconds, most_mib=most, source_mib=source, cache_mib=kept)
             opened = [_in_process(*files, cache) for _ in range(3)]
+            report.raw[f"open, {what}, seconds"] = [seconds for seconds, *_ in opened]
             seconds, now, _, own = (statistics.median(column) for column in zip(*opened, strict=True))
             report.row(f"open, {what}", ms=1e3 * seconds, resident_mib=now, of_its_own_mib=own)
             _search(report, what, open_store(*files, cache), queries)
@@ -127,8 +128,10 @@ def _play(report: Report, what: str, folder: Path, items: str, cache: Path) -> N
     """Steps a second of customers who search for what they want and then click at random; memory of each."""
     envs = [WebshopEnv(folder, items, cache)]
     env, rng, spent, steps = envs[0], random.Random(0), 0.0, 0
+    visits: list[float] = []
     for task in env.tasks("train")[:VISITS]:
         _, info = env.reset(options={"task": task})
+        before = spent, steps
         for step in range(STEPS):
             chosen = "search[<query>]" if step == 0 else rng.choice(info["admissible_actions"])
             action = fill_blanks(chosen, str(info["goal"])[:60])
@@ -138,6 +141,8 @@ def _play(report: Report, what: str, folder: Path, items: str, cache: Path) -> N
             steps += 1
             if over:
                 break
+        visits.append((spent - before[0]) / (steps - before[1]))
+    report.raw[f"play, {what}, seconds a step of each visit"] = visits
     gc.collect()
     tracemalloc.start()
     for task in env.tasks("train")[:INSTANCES]:
@@ -161,18 +166,18 @@ def _search(report: Report, what: str, store: Store, queries: list[str]) -> None
     rng = random.Random(0)
     asins = [f"B{rng.randrange(len(products)):09d}" for _ in range(len(queries))]
     short = [" ".join(query.removeprefix("find me ").split()[:8]) for query in queries]
-    median, late = _times(store.index.search, queries)
-    words = statistics.fmean(len(query.split()) for query in queries)
-    report.row(f"search, {what}", words=words, median_ms=median, p95_ms=late)
-    median, late = _times(store.index.search, short)
-    words = statistics.fmean(len(query.split()) for query in short)
-    report.row(f"search, {what}", words=words, median_ms=median, p95_ms=late)
-    median, late = _times(lambda asin: products[store.catalogue.by_asin[asin]], asins)
-    report.row(f"product by asin, {what}", median_ms=median, p95_ms=late)
+    for asked in (queries, short):
+        words = statistics.fmean(len(query.split()) for query in asked)
+        times = _times(store.index.search, asked)
+        report.raw[f"search, {what}, {words:.1f} words, median ms of each round"] = _by_round(times)
+        report.row(f"search, {what}", words=words, **_typical(times))
+    times = _times(lambda asin: products[store.catalogue.by_asin[asin]], asins)
+    report.raw[f"product by asin, {what}, median ms of each round"] = _by_round(times)
+    report.row(f"product by asin, {what}", **_typical(times))
 
 
-def _times(work: Callable[[str], object], arguments: list[str]) -> tuple[float, float]:
-    """Median and 95th percentile over the arguments, in ms; each counts with the median of its five times."""
+def _times(work: Callable[[str], object], arguments: list[str]) -> list[list[float]]:
+    """Milliseconds of five rounds over the arguments, argument by argument; a first round does not count."""
     times: list[list[float]] = [[] for _ in arguments]
     for counted in (False, True, True, True, True, True):
         for argument, own in zip(arguments, times, strict=True):
@@ -180,5 +185,14 @@ def _times(work: Callable[[str], object], arguments: list[str]) -> tuple[float, 
             work(argument)
             if counted:
                 own.append(1e3 * (time.perf_counter() - start))
+    return times
+
+
+def _by_round(times: list[list[float]]) -> list[float]:
+    return [statistics.median(made) for made in zip(*times, strict=True)]
+
+
+def _typical(times: list[list[float]]) -> dict[str, float]:
+    """Median and 95th percentile over the arguments; each counts with the median of its times."""
     typical = [statistics.median(own) for own in times]
-    return statistics.median(typical), statistics.quantiles(typical, n=20)[-1]
+    return {"median_ms": statistics.median(typical), "p95_ms": statistics.quantiles(typical, n=20)[-1]}

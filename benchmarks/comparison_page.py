@@ -7,89 +7,21 @@ python -m benchmarks.comparison_page --write    write it
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks import comparison_texts as texts
+from benchmarks.derived_rows import completed
+from benchmarks.goals import GOALS, Record, Row, one_run
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-Record = dict[str, Any]
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Goal:
-    """Something that was to be reached: in which benchmark, by which row and number, and what it must be."""
-
-    text: str
-    benchmark: str
-    row: str
-    number: str
-    limit: float
-    at_least: bool = True
-    form: str = "{:.1f} x"
-
-    def line(self, records: dict[str, Record]) -> str | None:
-        """A line of the table; None where it was not measured."""
-        rows = [row for row in records.get(self.benchmark, {"rows": []})["rows"] if row["what"] == self.row]
-        if not rows:
-            return None
-        value = rows[0][self.number]
-        met = value >= self.limit if self.at_least else value <= self.limit
-        range_ = ""
-        if {"lowest", "highest"} <= rows[0].keys() and self.number == "median":
-            range_ = f" ({self.form.format(rows[0]['lowest'])} to {self.form.format(rows[0]['highest'])})"
-        return f"| {self.text} | {self.form.format(value)}{range_} | {'yes' if met else '**no**'} |"
-
-
-GOALS = (
-    Goal("rollout: 5 x as many steps a second as TRL", "rollout_peers", "this package over TRL", "median", 5.0),
-    Goal(
-        "rollout: not slower than vLLM in lockstep, 4 M parameters", "rollout_peers",
-        "this package over vLLM, LLM.generate in lockstep", "median", 1.0,
-    ),
-    Goal(
-        "the same, vLLM through our agent", "rollout_peers", "this package over vLLM, through our agent", "median", 1.0
-    ),
-    Goal("training step: 4 x as many tokens a second as TRL", "training_step", "this package over TRL", "median", 4.0),
-    Goal(
-        "update: 85 % of a bare loop's tokens a second", "update", "this package over bare loop, equal lengths",
-        "median", 0.85, form="{:.0%}",
-    ),
-    *(
-        Goal(
-            f"update: at most 1.1 x the bare loop's memory, vocabulary of {vocabulary}", "update",
-            f"memory, this package over bare loop, vocabulary of {vocabulary}", "ratio", 1.1, at_least=False,
-            form="{:.2f} x",
-        )
-        for vocabulary in ("4,096", "32,768", "151,936")
-    ),
-    Goal(
-        "update: memory besides weights flat from 4 k to 150 k tokens", "update", "memory growth, this package",
-        "ratio", 1.1, at_least=False, form="{:.2f} x",
-    ),
-    *(
-        Goal(
-            f"{name}: below 0.1 % of a training step", "advantages", f"{key}, in a training step", "percent", 0.1,
-            at_least=False, form="{:.2f} %",
-        )
-        for key, name in (("gigpo", "GiGPO"), ("gae", "GAE"), ("grpo", "GRPO"))
-    ),
-    Goal(
-        "80 % held-out success: 3 x sooner than TRL", "time_to_skill",
-        "TRL, GRPO over this package, default recipe, seconds", "median", 3.0,
-    ),
-)  # fmt: skip
 
 
 def page(records: dict[str, Record]) -> str:
-    """The whole page; benchmarks that were not run are left out."""
-    parts = [texts.INTRODUCTION]
-    lines = [line for goal in GOALS if (line := goal.line(records)) is not None]
-    if lines:
-        parts += [texts.GOALS, "\n".join(["| goal | measured | met |", "|---|---|---|", *lines]), texts.AFTER_GOALS]
+    """The whole page; benchmarks that were not run have no section, and their goals are "not measured"."""
+    records = {name: completed(record) for name, record in records.items()}
+    lines = ["| goal | measured | met |", "|---|---|---|", *(goal.line(records) for goal in GOALS)]
+    parts = [texts.INTRODUCTION, texts.GOALS, "\n".join(lines), texts.AFTER_GOALS]
     for name, section in SECTIONS.items():
         if name in records:
             parts += [section(records[name])]
@@ -97,15 +29,31 @@ def page(records: dict[str, Record]) -> str:
 
 
 def measured(record: Record) -> str:
-    """When and on what."""
-    return f"Measured {record['when'][:10]} on {record['machine']}. `python -m benchmarks {record['benchmark']}`"
+    """When, on what, and with which versions; older results know less."""
+    text = f"Measured {record['when'][:10]} on {record['machine']}"
+    text += f", {record['memory_gib']:.0f} GiB" if "memory_gib" in record else ""
+    text += f", commit {record['commit']}" if "commit" in record else ""
+    text += f", {_versions(record['versions'])}" if record.get("versions") else ""
+    beside = [f"{name}: {_versions(packages)}" for name, packages in record.get("peers", {}).items()]
+    return ". ".join([text, *beside, f"`python -m benchmarks {record['benchmark']}`"])
+
+
+def _versions(packages: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in packages.items())
 
 
 def table(columns: dict[str, str], rows: Sequence[Row]) -> str:
     """Rows as a table; `columns` gives the name of each number and how its column is headed."""
     lines = [f"| | {' | '.join(columns.values())} |", "|---" * (1 + len(columns)) + "|"]
-    lines += [f"| {row['what']} | {' | '.join(number(row.get(name)) for name in columns)} |" for row in rows]
+    lines += [f"| {row['what']} | {' | '.join(_cell(row, name) for name in columns)} |" for row in rows]
     return "\n".join(lines)
+
+
+def _cell(row: Row, name: str) -> str:
+    """The number; ends of a range that is of one run are told as such."""
+    if name in ("lowest", "highest") and {"lowest", "highest"} <= row.keys() and one_run(row):
+        return "one run" if name == "lowest" else ""
+    return number(row.get(name))
 
 
 def number(value: float | None) -> str:
@@ -157,6 +105,11 @@ def _step(record: Record) -> str:
     )
 
 
+def _micro_batch(record: Record) -> str:
+    columns = {"trained_a_second": "tokens/s", "lowest": "lowest", "highest": "highest"}
+    return "\n\n".join([texts.MICRO_BATCH, measured(record), table(columns, record["rows"])])
+
+
 def _update(record: Record) -> str:
     rows = [row for row in record["rows"] if "tokens_a_second" in row]
     speed = table({"tokens_a_second": "tokens/s", "lowest": "lowest", "highest": "highest"}, rows)
@@ -165,14 +118,18 @@ def _update(record: Record) -> str:
         "besides_them_mib": "besides them",
     }  # fmt: skip
     memory = table(columns, [row for row in record["rows"] if "peak_mib" in row])
-    return "\n\n".join([texts.UPDATE, measured(record), speed, _ratios(record), texts.MEMORY, memory])
+    in_passes = texts.UPDATE_IN_PASSES if any("micro-batches" in row["what"] for row in rows) else ""
+    parts = [texts.UPDATE + in_passes, measured(record), speed, _ratios(record), texts.MEMORY, memory]
+    return "\n\n".join(parts)
 
 
 def _advantages(record: Record) -> str:
     sizes = table({"ms": "ms", "us_a_row": "µs a row"}, _picked(record, lambda what: "rows of" in what))
     columns = {"rows": "rows", "ms": "ms", "step_seconds": "seconds of the step", "percent": "share, %"}
     shares = table(columns, _picked(record, lambda what: "in a training step" in what))
-    return "\n\n".join([texts.ADVANTAGES, measured(record), sizes, texts.SHARES, shares])
+    growth = {"over_16k": "times that at 16,384", "over_1k": "times that at 1,024"}
+    grown = table(growth, [row for row in record["rows"] if "over_1k" in row])
+    return "\n\n".join([texts.ADVANTAGES, measured(record), sizes, texts.GROWTH, grown, texts.SHARES, shares])
 
 
 def _alfworld(record: Record) -> str:
@@ -219,6 +176,7 @@ def _skill(record: Record) -> str:
 SECTIONS: dict[str, Callable[[Record], str]] = {
     "rollout_peers": _rollout,
     "training_step": _step,
+    "trl_micro_batch": _micro_batch,
     "update": _update,
     "advantages": _advantages,
     "alfworld": _alfworld,

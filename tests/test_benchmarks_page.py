@@ -1,5 +1,6 @@
 """docs/benchmarks.md says what the kept numbers say; and what TRL plays in the benchmarks is ours, token for token."""
 
+import subprocess
 from itertools import cycle
 
 from benchmarks.comparison_page import PAGE, kept, page
@@ -8,6 +9,7 @@ from benchmarks.peers.work import Work
 from openmanus_rl.agent.configured import make_agent, make_sampling
 from openmanus_rl.agent.openmanus_agent import Episode
 from openmanus_rl.rollout.scripted_engine import ScriptedEngine
+from tests.conftest import REPOSITORY
 from tests.rollout.models import tokenizer
 
 ANSWERS = ("north", "nonsense", "east", "take key", "", "south", "open door", "west", "south")
@@ -39,3 +41,13 @@ def test_trl_plays_our_episodes_token_for_token() -> None:
     invalid = sum(not turn.action_valid for turn in played.turns)
     assert 0 < invalid < len(played.turns)
     assert room.get_reward() == sum(turn.reward for turn in played.turns) - 0.01 * invalid
+
+
+def test_make_bench_measures_every_page_with_numbers() -> None:
+    told = subprocess.run(["make", "--dry-run", "bench"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    for command in (
+        "/python -m benchmarks\n",
+        "/python -m benchmarks.scaling --write\n",
+        "/python -m benchmarks.vllm\n",
+    ):
+        assert command in told.stdout

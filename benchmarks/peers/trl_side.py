@@ -1,8 +1,11 @@
-"""TRL's side: `GRPOTrainer` with `environment_factory`; `python -m benchmarks.peers.trl_side WORK rollout|step`.
+"""TRL's side: `GRPOTrainer` with `environment_factory`.
+
+    python -m benchmarks.peers.trl_side WORK rollout
+    python -m benchmarks.peers.trl_side WORK step [EPISODES]
 
 `rollout` is `_generate_and_score_completions`: environments reset, turns generated and carried out, rewards and
 advantages. With one update a batch and no KL it computes nothing else. `step` is TRL's own training loop, which a
-callback lets run from one batch of episodes to the next.
+callback lets run from one batch of episodes to the next. EPISODES is how many go through the model at once.
 """
 
 import logging
@@ -26,8 +29,7 @@ from benchmarks.peers.work import Work, held_out_success, tasks_of_round
 from openmanus_rl.config.schema import Config
 
 UPDATES = 2  # optimizer steps on a batch of episodes, as the recipe has it
-# Episodes of a pass through the model, of 8, 16, 32, 64: the fastest here.
-MICRO_BATCH = 16
+MICRO_BATCH = 16  # episodes of a pass through the model; `python -m benchmarks trl_micro_batch` compares others
 
 
 def room_class(config: Config, tokenizer: Any) -> type[Room]:
@@ -37,10 +39,10 @@ def room_class(config: Config, tokenizer: Any) -> type[Room]:
     return type("ConfiguredRoom", (Room,), {"config": config, "overflow": overflow})
 
 
-def settings(work: Work, config: Config, folder: str, updates: int) -> GRPOConfig:
+def settings(work: Work, config: Config, folder: str, updates: int, micro_batch: int) -> GRPOConfig:
     """TRL's defaults but for: the recipe's numbers, float32 on the CPU, and nothing recomputed to save memory."""
     optim, actor = config.actor_rollout_ref.actor.optim, config.actor_rollout_ref.actor
-    micro = min(MICRO_BATCH, work.episodes // updates)
+    micro = min(micro_batch, work.episodes // updates)
     assert config.trainer.total_training_steps is not None
     return GRPOConfig(
         output_dir=folder, use_cpu=True, bf16=False, gradient_checkpointing=False, seed=work.seed,
@@ -89,7 +91,9 @@ class CountingTrainer(GRPOTrainer):  # type: ignore[misc]
         return made
 
 
-def make_trainer(work: Work, config: Config, folder: str, updates: int, callbacks: list[Any]) -> CountingTrainer:
+def make_trainer(
+    work: Work, config: Config, folder: str, updates: int, callbacks: list[Any], micro_batch: int = MICRO_BATCH
+) -> CountingTrainer:
     """A trainer with a dataset of our tasks in our order."""
     tokenizer = AutoTokenizer.from_pretrained(work.model, padding_side="left", truncation_side="left")
     tokenizer.chat_template, tokenizer.response_template = CHAT_TEMPLATE, RESPONSE_TEMPLATE
@@ -99,7 +103,7 @@ def make_trainer(work: Work, config: Config, folder: str, updates: int, callback
     prompt = [{"role": "user", "content": ""}]
     return CountingTrainer(
         model=work.model,
-        args=settings(work, config, folder, updates),
+        args=settings(work, config, folder, updates, micro_batch),
         train_dataset=Dataset.from_list([{"prompt": prompt, "task": task} for task in tasks]),
         processing_class=tokenizer,
         environment_factory=room_class(config, tokenizer),
@@ -162,7 +166,8 @@ def main() -> None:
             rollout(work, config, folder)
         else:
             rounds = Rounds(work, config)
-            rounds.trainer = make_trainer(work, config, folder, UPDATES, [rounds])
+            micro_batch = int(sys.argv[3]) if len(sys.argv) > 3 else MICRO_BATCH
+            rounds.trainer = make_trainer(work, config, folder, UPDATES, [rounds], micro_batch)
             rounds.trainer.train()
 
 

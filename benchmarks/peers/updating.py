@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from openmanus_rl.config.load import load_config
+from openmanus_rl.config.schema import Config
 from openmanus_rl.data.assemble import assemble
 from openmanus_rl.data.batch import Batch
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
@@ -69,29 +70,44 @@ def make_batch(load: Load, vocabulary: int) -> Batch:
 
 def our_update(model: Any, batch: Batch) -> Callable[[], object]:
     """The default recipe's actor: PPO's clip, KL to the reference, entropy, gradient clipping, metrics."""
-    rate = f"actor_rollout_ref.actor.optim.lr={LEARNING_RATE}"
-    section = load_config("default", None, [rate]).actor_rollout_ref
-    max_tokens = section.actor.ppo_max_token_len_per_gpu
-    assert max_tokens is not None
-    actor = ActorRolloutRefWorker(model, section, max_tokens, total_steps=100, needs_reference=False)
+    section = _recipe().actor_rollout_ref
+    actor = ActorRolloutRefWorker(model, section, tokens_of_a_pass(), total_steps=100, needs_reference=False)
     return lambda: actor.update_actor(batch, len(batch.group_ids), np.random.default_rng(0))
 
 
-def bare_update(model: Any, batch: Batch) -> Callable[[], object]:
-    """Forward, backward, AdamW."""
+def _recipe() -> Config:
+    return load_config("default", None, [f"actor_rollout_ref.actor.optim.lr={LEARNING_RATE}"])
+
+
+def tokens_of_a_pass() -> int:
+    """Of our micro-batches, as the default recipe has them."""
+    tokens = _recipe().actor_rollout_ref.actor.ppo_max_token_len_per_gpu
+    assert tokens is not None
+    return tokens
+
+
+def bare_update(model: Any, batch: Batch, tokens: int | None = None) -> Callable[[], object]:
+    """Forward, backward, AdamW; all rows in one pass, or in passes of at most so many tokens, padding included."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     assert batch.advantages is not None
-    token_ids, written, advantages = (batch.pad(c) for c in (batch.token_ids, batch.action_mask, batch.advantages))
-    # Rows end with padding, and nothing that counts looks at what comes after it: causal attention needs no mask.
-    wanted, weights, count = token_ids[written], advantages[written], int(written.sum())
-    before = written.roll(-1, 1)
+    rows = [batch.pad(column) for column in (batch.token_ids, batch.action_mask, batch.advantages)]
+    count = int(batch.action_mask.sum())
+    width = rows[0].shape[1]
+    at_once = batch.n_samples if tokens is None else max(1, tokens // width)
+    passes = []
+    for start in range(0, batch.n_samples, at_once):
+        longest = int(batch.lengths[start : start + at_once].max())
+        token_ids, written, advantages = (column[start : start + at_once, :longest] for column in rows)
+        # Rows end with padding, and nothing that counts looks at what comes after it: causal attention needs no mask.
+        passes.append((token_ids, written.roll(-1, 1), token_ids[written], advantages[written]))
     model.train()
 
     def update() -> None:
-        hidden = model.model(input_ids=token_ids, use_cache=False).last_hidden_state
-        logits = model.lm_head(hidden[before])
-        loss = (F.cross_entropy(logits, wanted, reduction="none") * weights).sum() / count
-        loss.backward()  # type: ignore[no-untyped-call]
+        for token_ids, before, wanted, weights in passes:
+            hidden = model.model(input_ids=token_ids, use_cache=False).last_hidden_state
+            logits = model.lm_head(hidden[before])
+            loss = (F.cross_entropy(logits, wanted, reduction="none") * weights).sum() / count
+            loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

@@ -1,10 +1,12 @@
-"""vLLM's side, on the same episodes: `python -m benchmarks.peers.vllm_side WORK`.
+"""vLLM's side, on the same episodes: `python -m benchmarks.peers.vllm_side WORK eager|compiled`.
 
 vLLM's offline class, driven turn by turn: all episodes' prompts to `LLM.generate`, all answers carried out, and again;
-with vLLM's own defaults but for float32 and eager execution. (Our own agent on vLLM is `benchmarks.peers.ours`.)
+with vLLM's own defaults but for float32 and, unless it is to be compiled, eager execution. (Our own agent on vLLM is
+`benchmarks.peers.ours`.)
 """
 
 import os
+import sys
 import time
 from typing import Any
 
@@ -16,7 +18,7 @@ from benchmarks.peers.work import Work, tasks_of_round
 from openmanus_rl.config.schema import Config
 
 
-def lockstep(work: Work, config: Config) -> None:
+def lockstep(work: Work, config: Config, eager: bool) -> None:
     """Rounds with `LLM.generate`."""
     os.environ |= {
         "VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR",
@@ -29,7 +31,7 @@ def lockstep(work: Work, config: Config) -> None:
 
     chat = ChatTokens(load_tokenizer(work.model))
     llm = LLM(
-        model=work.model, dtype="float32", enforce_eager=True, max_num_seqs=work.episodes,
+        model=work.model, dtype="float32", enforce_eager=eager, max_num_seqs=work.episodes,
         max_model_len=config.actor_rollout_ref.rollout.max_model_len, seed=work.seed,
     )  # fmt: skip
     sampling = SamplingParams(max_tokens=config.data.max_response_length, stop=["\n"], include_stop_str_in_output=True)
@@ -63,7 +65,7 @@ def lockstep(work: Work, config: Config) -> None:
 
 def main() -> None:
     work = given_work()
-    lockstep(work, work.config())
+    lockstep(work, work.config(), eager=sys.argv[2] == "eager")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,55 @@
+"""Rows that follow from the other numbers of a record: a benchmark reports them, and older records get them here."""
+
+from collections.abc import Sequence
+
+from benchmarks.goals import Record, Row
+from benchmarks.harness import spread
+
+OURS, TRL, OURS_GRPO = "this package, default recipe", "TRL, GRPO", "this package, GRPO"
+SMALL, MIDDLE, LARGE = 1_024, 16_384, 262_144
+
+
+def completed(record: Record) -> Record:
+    """The record with the rows that it lacks."""
+    follow: list[Row] = []
+    if record["benchmark"] == "time_to_skill":
+        follow = skill_ratios(record["raw"]["runs"])
+    elif record["benchmark"] == "advantages":
+        follow = growth(record["rows"])
+    there = {row["what"] for row in record["rows"]}
+    return {**record, "rows": [*record["rows"], *(row for row in follow if row["what"] not in there)]}
+
+
+def growth(rows: Sequence[Row]) -> list[Row]:
+    """Microseconds a row in the largest batch over those in smaller ones; 1 is growth in proportion."""
+    took: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if "us_a_row" in row:
+            name, _, size = row["what"].partition(", ")
+            took.setdefault(name, {})[size.split()[0]] = row["us_a_row"]
+    return [
+        {
+            "what": f"{name}, growth",
+            "over_16k": sizes[f"{LARGE:,}"] / sizes[f"{MIDDLE:,}"],
+            "over_1k": sizes[f"{LARGE:,}"] / sizes[f"{SMALL:,}"],
+        }
+        for name, sizes in took.items()
+        if {f"{SMALL:,}", f"{MIDDLE:,}", f"{LARGE:,}"} <= sizes.keys()
+    ]
+
+
+def skill_ratios(runs: Sequence[Row]) -> list[Row]:
+    """How much longer a side took than another to learn the task, seed by seed."""
+    pairs = ((TRL, OURS), (OURS_GRPO, OURS), (TRL, OURS_GRPO))
+    return [row for name, base in pairs if (row := _skill_ratio(runs, name, base)) is not None]
+
+
+def _skill_ratio(runs: Sequence[Row], name: str, base: str) -> Row | None:
+    """One that was not done counts with the time it had; seeds that the base did not learn are left out."""
+    reached = {run["seed"]: run["reached"] for run in runs if run["side"] == base and run["reached"] is not None}
+    others = [run for run in runs if run["side"] == name and run["seed"] in reached]
+    if not others:
+        return None
+    found = [(run["reached"] or run)["seconds"] / reached[run["seed"]]["seconds"] for run in others]
+    finished = sum(run["reached"] is not None for run in others)
+    return {"what": f"{name} over {base}, seconds", **spread(found), "finished": finished}
