@@ -8,7 +8,7 @@ import torch
 
 from openmanus_rl.algorithms.groups import as_float
 from openmanus_rl.algorithms.masked import masked_whiten
-from openmanus_rl.algorithms.scan import action_tokens_by_episode, discounted_suffix_sums
+from openmanus_rl.algorithms.scan import action_tokens_by_episode, discounted_suffix_sums, scatter_tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,14 +50,13 @@ def compute_gae_advantage_return(
     dtype = torch.promote_types(as_float(token_level_rewards).dtype, values.dtype)
     token_level_rewards, values = token_level_rewards.to(dtype), values.to(dtype)
     place, episode_K = action_tokens_by_episode(mask, traj_index)
-    reward_K, value_K = token_level_rewards[place], values[place]
+    reward_K, value_K = (column.reshape(-1).index_select(0, place) for column in (token_level_rewards, values))
     next_value_K = torch.zeros_like(value_K)
     next_value_K[:-1] = torch.where(episode_K[1:] == episode_K[:-1], value_K[1:], next_value_K[1:])
     delta_K = reward_K + gamma * next_value_K - value_K
     advantage_K = discounted_suffix_sums(delta_K, episode_K, gamma * lam)
 
-    advantages = torch.zeros_like(values)
-    advantages[place] = advantage_K
-    returns = torch.zeros_like(values)
-    returns[place] = advantage_K + value_K
-    return (masked_whiten(advantages, mask) if whiten else advantages), returns
+    returns = scatter_tokens(advantage_K + value_K, place, mask.shape)
+    if whiten:
+        advantage_K = masked_whiten(advantage_K, torch.ones_like(advantage_K, dtype=torch.bool))
+    return scatter_tokens(advantage_K, place, mask.shape), returns

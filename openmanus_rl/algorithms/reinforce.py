@@ -8,7 +8,7 @@ import torch
 
 from openmanus_rl.algorithms.groups import as_float
 from openmanus_rl.algorithms.masked import masked_whiten
-from openmanus_rl.algorithms.scan import action_tokens_by_episode, discounted_suffix_sums
+from openmanus_rl.algorithms.scan import action_tokens_by_episode, discounted_suffix_sums, scatter_tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,7 @@ def compute_reinforce_plus_plus_outcome_advantage(
     """
     mask = response_mask.bool()
     token_level_rewards = as_float(token_level_rewards)
-    returns = torch.zeros_like(token_level_rewards)
     place, episode_K = action_tokens_by_episode(mask, traj_index)
-    returns[place] = discounted_suffix_sums(token_level_rewards[place], episode_K, gamma)
+    reward_K = token_level_rewards.reshape(-1).index_select(0, place)
+    returns = scatter_tokens(discounted_suffix_sums(reward_K, episode_K, gamma), place, mask.shape)
     return masked_whiten(returns, mask), returns

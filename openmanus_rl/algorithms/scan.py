@@ -22,18 +22,26 @@ if TYPE_CHECKING:
     from openmanus_rl.algorithms.groups import Labels
 
 
-def action_tokens_by_episode(mask: Tensor, traj_index: Labels | None = None) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Where the action tokens are, episode by episode, and the episode of each: ((row, column), episode), each (K,).
+def action_tokens_by_episode(mask: Tensor, traj_index: Labels | None = None) -> tuple[Tensor, Tensor]:
+    """Where the action tokens are, episode by episode, and the episode of each, each (K,).
+
+    A place counts row after row, as `values.reshape(-1)` does: one index is half the work of two.
 
     Without `traj_index` every row is an episode of its own; with it, rows of one trajectory follow one another
     (so its name must be unique in the batch).
     """
-    row, column = mask.nonzero(as_tuple=True)
+    place = mask.reshape(-1).nonzero().squeeze(-1)
+    row = place.div(max(mask.shape[1], 1), rounding_mode="floor")
     if traj_index is None:
-        return (row, column), row
+        return place, row
     episode = row_codes("traj_index", traj_index, len(mask), mask.device)[row]
     order = torch.argsort(episode, stable=True)
-    return (row[order], column[order]), episode[order]
+    return place[order], episode[order]
+
+
+def scatter_tokens(values: Tensor, place: Tensor, shape: torch.Size) -> Tensor:
+    """Values (K,) at their places, 0 elsewhere: the way back from `action_tokens_by_episode`."""
+    return values.new_zeros(shape.numel()).index_copy_(0, place, values).view(shape)
 
 
 def discounted_suffix_sums(values: Tensor, segment: Tensor, factor: float) -> Tensor:
