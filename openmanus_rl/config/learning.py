@@ -52,7 +52,8 @@ class FilterGroups(Section):
     """Leaving out groups whose trajectories all score the same: they carry no signal."""
 
     enable: bool = False
-    """Drop zero-spread groups and collect others in their place."""
+    """Drop zero-spread groups and collect others in their place. Spread is that of the composed reward: the penalty
+    of `use_invalid_action_penalty` and GiGPO's step returns, which come later, do not keep a group."""
     max_num_gen_batches: Count = 3
     """How many batches may be collected for one step before it goes on with what it has."""
 

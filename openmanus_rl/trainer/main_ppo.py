@@ -130,7 +130,7 @@ def run(config: Config, command: str = "") -> None:
     from openmanus_rl.rollout.weights_file import WeightsError
     from openmanus_rl.tracking.record import read_record
     from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError, SaveError
-    from openmanus_rl.trainer.ray_trainer import LogProbGapError
+    from openmanus_rl.trainer.log_prob_gap import LogProbGapError
     from openmanus_rl.trainer.run import train as train_as_configured
     from openmanus_rl.trainer.stages import NotFiniteError, TooManyFailuresError
     from openmanus_rl.viewer.report import write_run_report
