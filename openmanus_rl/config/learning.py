@@ -88,7 +88,7 @@ class RewardComponentConfig(Section):
     """One part of the reward."""
 
     component: Name
-    """`goal`, `step`, `format`, `length`, `time`, `invalid_action`, `kl`, `consistency`, `exploration`, or
+    """`goal`, `step`, `format`, `length`, `time`, `invalid_action`, `consistency`, `exploration`, or
     `path.py:function` for one of your own."""
     weight: float | None = None
     """What the component's value is multiplied by. Default: the component's own."""
@@ -280,7 +280,7 @@ class WarmStart(Section):
 
 class CriticModel(Section):
     path: str | None = None
-    """Where the value network starts from. Default: `actor_rollout_ref.model.path`."""
+    """Where the value network starts from: a directory or a name. Default: from the policy's own model."""
 
 
 class CriticConfig(Section):

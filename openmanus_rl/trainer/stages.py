@@ -75,15 +75,8 @@ def check_failures(trajectories: Sequence[Trajectory], limit: float) -> None:
 
 def compose_rewards(trajectories: Sequence[Trajectory], composer: RewardComposer) -> list[Trajectory]:
     """Every usable trajectory with its score and where it comes from."""
-    scored: list[Trajectory] = []
-    for group in group_trajectories(list(trajectories)):
-        for trajectory in group.trajectories:
-            if trajectory.stop_reason.is_failure:
-                scored.append(trajectory)
-                continue
-            score, breakdown = composer.compute_total_reward(trajectory, group=group)
-            scored.append(replace(trajectory, score=score, reward_breakdown=breakdown))
-    return scored
+    groups = group_trajectories(list(trajectories))
+    return [trajectory for group in groups for trajectory in composer.scored(group)]
 
 
 def usable(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
@@ -188,7 +181,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     groups = group_trajectories(played)
     metrics |= {
         "success": fmean(t.won for t in played),
-        "score": fmean(float(t.turns[-1].info.get("score") or 0.0) for t in played),  # type: ignore[arg-type]
+        "score": fmean(t.final_score for t in played),
         "episodes": float(len(played)),
         **_spread("reward", [t.score for t in played]),
         **_spread("episode_steps", [float(len(t.turns)) for t in played]),

@@ -19,6 +19,7 @@ from openmanus_rl.trainer.log_prob_gap import LogProbGapError
 from openmanus_rl.trainer.main_ppo import training_problems
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
 from tests.conftest import REPOSITORY
+from tests.data.builders import trajectory, turn
 from tests.trainer.runs import lucky_config, small_config
 
 TIMINGS = ("time/", "tokens_per_second/", "gap/old_log_prob_saved_s")
@@ -148,6 +149,7 @@ from pathlib import Path
 from openmanus_rl.trainer import checkpoint, run
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
+from tests.data.builders import trajectory, turn
 from tests.trainer.runs import lucky_config, small_config
 calls = []
 def deadly(function, after):
@@ -367,3 +369,10 @@ def test_every_task_comes_once_before_any_comes_again() -> None:
     assert [e.group_id for e in episodes] == ["5-0"] * 3 + ["5-1"] * 3
     more = stages.plan_episodes(tasks, 5, 2, 3, seed=3, first_group=2)
     assert not {e.traj_id for e in more} & {e.traj_id for e in episodes}
+
+
+def test_the_score_is_the_environments_or_1_for_a_won_task() -> None:
+    given = trajectory(turn([1], [2], info={"score": 0.25}), traj_id="g0-1")
+    lost = trajectory(turn([1], [2]), traj_id="g0-2", stop_reason="lost")
+    assert stages.rollout_metrics([trajectory(turn([1], [2]))])["score"] == 1.0
+    assert stages.rollout_metrics([given, lost])["score"] == 0.125
