@@ -15,6 +15,7 @@ from openmanus_rl.trainer import stages
 from openmanus_rl.trainer.async_rollout import AheadCollector, Collected, Filtering, fresh_enough
 from openmanus_rl.trainer.credit import credit_of, samples_of
 from openmanus_rl.trainer.log_prob_gap import Probe, check_gap
+from openmanus_rl.trainer.standstill import Standstill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -58,6 +59,7 @@ class RayPPOTrainer:
     kl_control: FixedKLController | AdaptiveKLController = field(init=False)
     version: int = 0
     """Of the weights that were published last: the step that made them."""
+    standstill: Standstill = field(default_factory=Standstill)
     ahead: AheadCollector | None = None
     playing: threading.RLock = field(default_factory=threading.RLock)
     """Held by whoever plays: with `async_rollout`, training and validation episodes have threads of their own."""
@@ -107,6 +109,7 @@ class RayPPOTrainer:
             if _due(self.step, trainer.test_freq) or (last and trainer.test_freq > 0):
                 metrics |= self.validate()
             self.report(self.step, metrics)
+            self.standstill.note(self.step, metrics)
             self.save(self.step, metrics, _due(self.step, trainer.save_freq) or last or self.should_stop())
 
     def train_step(self) -> dict[str, float]:
