@@ -111,11 +111,11 @@ class Screen:
     def end(self, trajectory: "Trajectory") -> None:
         """How it ended."""
         from openmanus_rl.cli.screen import shown
-        from openmanus_rl.evaluation.statistics import acting_turns, final_score
+        from openmanus_rl.evaluation.statistics import acting_turns
 
         told = (
             f"{trajectory.stop_reason}: {len(acting_turns(trajectory))} steps, "
-            f"return {trajectory.env_return:g}, score {final_score(trajectory):.2f}"
+            f"return {trajectory.env_return:g}, score {trajectory.final_score:.2f}"
         )
         failed = trajectory.stop_reason.is_failure
         self.console.print(shown(told, "bold green" if trajectory.won else "bold red" if failed else "bold"))

@@ -52,7 +52,8 @@ class FilterGroups(Section):
     """Leaving out groups whose trajectories all score the same: they carry no signal."""
 
     enable: bool = False
-    """Drop zero-spread groups and collect others in their place."""
+    """Drop zero-spread groups and collect others in their place. Spread is that of the composed reward: the penalty
+    of `use_invalid_action_penalty` and GiGPO's step returns, which come later, do not keep a group."""
     max_num_gen_batches: Count = 3
     """How many batches may be collected for one step before it goes on with what it has."""
 
@@ -87,7 +88,7 @@ class RewardComponentConfig(Section):
     """One part of the reward."""
 
     component: Name
-    """`goal`, `step`, `format`, `length`, `time`, `invalid_action`, `kl`, `consistency`, `exploration`, or
+    """`goal`, `step`, `format`, `length`, `time`, `invalid_action`, `consistency`, `exploration`, or
     `path.py:function` for one of your own."""
     weight: float | None = None
     """What the component's value is multiplied by. Default: the component's own."""
@@ -279,7 +280,7 @@ class WarmStart(Section):
 
 class CriticModel(Section):
     path: str | None = None
-    """Where the value network starts from. Default: `actor_rollout_ref.model.path`."""
+    """Where the value network starts from: a directory or a name. Default: from the policy's own model."""
 
 
 class CriticConfig(Section):

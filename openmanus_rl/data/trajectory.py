@@ -168,6 +168,14 @@ class Trajectory:
         return self.stop_reason is StopReason.WON
 
     @property
+    def final_score(self) -> float:
+        """The environment's own score at the end; where it gives none, 1 for a solved task and 0 for any other."""
+        given = self.turns[-1].info.get("score") if self.turns else None
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return float(given)
+        return float(self.won)
+
+    @property
     def env_return(self) -> float:
         """The sum of the environment's own rewards."""
         return float(sum(turn.reward for turn in self.turns))

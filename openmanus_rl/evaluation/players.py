@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openmanus_rl.agent.configured import make_agent, make_sampling
+from openmanus_rl.data.trajectory import TrajectoryGroup
 from openmanus_rl.rewards import RewardComposer
 
 if TYPE_CHECKING:
@@ -109,13 +111,27 @@ def _player(config: Config, engine: Engine, tokenizer: Tokenizer | None, samplin
 def play_scored(
     player: Player, planned: Sequence[Episode], reward: RewardConfig, finished: Callable[[Trajectory], None]
 ) -> None:
-    """Play the episodes; `finished` is given each as it ends, with the score that the config's reward gives it."""
+    """Play the episodes; `finished` is given each as it ends, with the score that the config's reward gives it.
+
+    A reward that compares the episodes of a group has them wait for each other, or for the end of all playing.
+    """
     composer = RewardComposer.from_specs([component.model_dump() for component in reward.components])
+    sizes = Counter(episode.group_id for episode in planned)
+    waiting: dict[str, list[Trajectory]] = {}
 
-    def scored(trajectory: Trajectory) -> None:
-        if not trajectory.stop_reason.is_failure:
-            score, breakdown = composer.compute_total_reward(trajectory)
-            trajectory = replace(trajectory, score=score, reward_breakdown=breakdown)
-        finished(trajectory)
+    def hand_over(group_id: str) -> None:
+        for scored in composer.scored(TrajectoryGroup(group_id, tuple(waiting.pop(group_id)))):
+            finished(scored)
 
-    player.agent.run_llm_loop(planned, player.sampling, scored)
+    def ended(trajectory: Trajectory) -> None:
+        members = waiting.setdefault(trajectory.group_id, [])
+        members.append(trajectory)
+        if not composer.needs_group or len(members) == sizes[trajectory.group_id]:
+            hand_over(trajectory.group_id)
+
+    try:
+        player.agent.run_llm_loop(planned, player.sampling, ended)
+    except KeyboardInterrupt:
+        for group_id in list(waiting):
+            hand_over(group_id)
+        raise

@@ -83,7 +83,7 @@ def summarise(trajectories: Iterable[Trajectory]) -> Summary:
         episodes=len(played),
         failed=len(played) - len(usable),
         success=success_rate(usable),
-        score=_mean([final_score(trajectory) for trajectory in usable]),
+        score=_mean([trajectory.final_score for trajectory in usable]),
         env_return=_mean([trajectory.env_return for trajectory in usable]),
         reward=_mean([trajectory.score for trajectory in usable]),
         steps=_mean([float(len(turns)) for turns in steps]),
@@ -104,14 +104,6 @@ def success_rate(trajectories: Sequence[Trajectory]) -> Rate:
 def acting_turns(trajectory: Trajectory) -> list[Turn]:
     """The turns in which the agent acted, without those in which it took notes."""
     return [turn for turn in trajectory.turns if not turn.info.get("notes")]
-
-
-def final_score(trajectory: Trajectory) -> float:
-    """The environment's own score at the end; where it gives none, 1 for a solved task and 0 for any other."""
-    given = trajectory.turns[-1].info.get("score") if trajectory.turns else None
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return float(given)
-    return float(trajectory.won)
 
 
 def _mean(values: list[float]) -> float:

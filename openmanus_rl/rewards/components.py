@@ -46,6 +46,11 @@ class RewardComponent(ABC):
         if not self.name:
             object.__setattr__(self, "name", self.kind)
 
+    @property
+    def needs_group(self) -> bool:
+        """Whether it compares the trajectory with the others of its group."""
+        return False
+
     @abstractmethod
     def compute(self, trajectory: Trajectory, context: RewardContext) -> float:
         """The raw value; whatever it raises fails the trajectory, with this component's name."""
@@ -234,6 +239,11 @@ class PolicyConsistencyReward(RewardComponent):
     kind: ClassVar[str] = "consistency"
     weight: float = 0.1
 
+    @property
+    def needs_group(self) -> bool:
+        """It does."""
+        return True
+
     def compute(self, trajectory: Trajectory, context: RewardContext) -> float:
         """See the class."""
         group = _group_of(trajectory, context)
@@ -263,6 +273,11 @@ class ExplorationReward(RewardComponent):
     kind: ClassVar[str] = "exploration"
     weight: float = 0.1
 
+    @property
+    def needs_group(self) -> bool:
+        """It does."""
+        return True
+
     def compute(self, trajectory: Trajectory, context: RewardContext) -> float:
         """See the class."""
         group = _group_of(trajectory, context)
@@ -282,6 +297,11 @@ class FunctionReward(RewardComponent):
     kind: ClassVar[str] = "function"
     function: Callable[..., float]
     wants: tuple[str, ...] = ()
+
+    @property
+    def needs_group(self) -> bool:
+        """Whether the function asks for it."""
+        return "group" in self.wants
 
     def compute(self, trajectory: Trajectory, context: RewardContext) -> float:
         """See the class."""

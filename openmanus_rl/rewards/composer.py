@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,21 @@ class RewardComposer:
     def from_specs(cls, specs: Sequence[Mapping[str, Any]]) -> RewardComposer:
         """Components as the config names them: `[{"component": "goal", "weight": 10.0}, ...]`."""
         return cls([make_component(**spec) for spec in specs])
+
+    @property
+    def needs_group(self) -> bool:
+        """Whether an episode can only be scored when its whole group has been played."""
+        return any(component.needs_group for component in self.components)
+
+    def scored(self, group: TrajectoryGroup) -> list[Trajectory]:
+        """The trajectories of a group with their scores and where these come from; those that failed as they are."""
+        return [self._scored(trajectory, group) for trajectory in group.trajectories]
+
+    def _scored(self, trajectory: Trajectory, group: TrajectoryGroup) -> Trajectory:
+        if trajectory.stop_reason.is_failure:
+            return trajectory
+        score, breakdown = self.compute_total_reward(trajectory, group=group)
+        return replace(trajectory, score=score, reward_breakdown=breakdown)
 
     def compute_total_reward(
         self,

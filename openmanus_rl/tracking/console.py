@@ -7,20 +7,26 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 WARM_START = "warm start"
 WARM_START_LINES = 5
-# Metric, label, form.
+# Metric, label, form. Shown only where there are any.
+SKIPPED = (("actor/skipped_steps", "skipped", "{:.0f}"), ("critic/skipped_steps", "critic skipped", "{:.0f}"))
 SHOWN = (
     ("success", "success", "{:.0%}"), ("reward", "reward", "{:.2f}"), ("episode_steps", "steps", "{:.1f}"),
     ("invalid_actions", "invalid", "{:.0%}"), ("actor/kl_loss", "kl", "{:.4f}"),
     ("actor/entropy", "entropy", "{:.3f}"), ("actor/clip_frac", "clip", "{:.3f}"),
-    ("gap/mean", "gap", "{:.0e}"),
+    ("gap/mean", "gap", "{:.0e}"), *SKIPPED,
     ("tokens_per_second/rollout", "rollout tok/s", "{:,.0f}"),
     ("tokens_per_second/train", "train tok/s", "{:,.0f}"),
     ("val/valid_seen/success", "valid_seen", "{:.1%}"), ("val/valid_unseen/success", "valid_unseen", "{:.1%}"),
 )  # fmt: skip
+
+
+def is_shown(name: str, metrics: Mapping[str, float]) -> bool:
+    """Whether there is something to show under a metric's name."""
+    return name in metrics and (bool(metrics[name]) or name not in {skipped for skipped, *_ in SKIPPED})
 
 
 class Eta:
@@ -65,7 +71,7 @@ class PlainDisplay:
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """See `Display`."""
         shown = [f"step {step}/{self.eta.total}"]
-        shown += [f"{label} {form.format(metrics[name])}" for name, label, form in SHOWN if name in metrics]
+        shown += [f"{label} {form.format(metrics[name])}" for name, label, form in SHOWN if is_shown(name, metrics)]
         left = self.eta.seconds_left(step)
         if left is not None:
             shown.append(f"{left / 60:.0f} min left")

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from openmanus_rl.tracking.console import Eta
+from openmanus_rl.tracking.console import SKIPPED, Eta, is_shown
 from openmanus_rl.tracking.curve import sparkline
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ CURVES: tuple[tuple[str, str, str, float | None, float | None], ...] = (
 FIGURES = (
     ("actor/kl_loss", "KL", "{:.4f}"), ("kl_in_reward", "KL in reward", "{:.4f}"),
     ("actor/entropy", "entropy", "{:.3f}"), ("actor/clip_frac", "clipped", "{:.1%}"),
-    ("gap/mean", "gap", "{:.0e}"), ("actor/grad_norm", "grad norm", "{:.2f}"),
+    ("gap/mean", "gap", "{:.0e}"), *SKIPPED, ("actor/grad_norm", "grad norm", "{:.2f}"),
     ("critic/value_loss", "value loss", "{:.3f}"), ("explained_variance", "expl. variance", "{:.2f}"),
     ("episode_steps", "steps", "{:.1f}"), ("invalid_actions", "invalid", "{:.0%}"),
     ("zero_spread_groups", "zero spread", "{:.0%}"),
@@ -168,7 +168,7 @@ class LiveDisplay:
         cells = [
             Text.assemble((f"{label} ", "dim"), form.format(self.latest[name]))
             for name, label, form in FIGURES
-            if name in self.latest
+            if is_shown(name, self.latest)
         ]
         for start in range(0, len(cells), columns):
             grid.add_row(*cells[start : start + columns])

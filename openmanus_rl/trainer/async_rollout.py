@@ -23,12 +23,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Filtering:
+    """How many groups had no spread, and in how many rounds the step's groups were collected."""
+
+    groups: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Collected:
-    """The episodes of a step: all of them, and those to learn from."""
+    """The episodes of a step: all of them, and those to learn from; and the seconds that playing them took."""
 
     step: int
     kept: list[Trajectory] = field(default_factory=list)
     every: list[Trajectory] = field(default_factory=list)
+    seconds: float = 0.0
+    filtering: Filtering | None = None
+
+    def metrics(self) -> dict[str, float]:
+        """What collecting took, and what it dropped. Seconds are those of playing, not of waiting for who plays."""
+        written = sum(len(turn.response_ids) for trajectory in self.every for turn in trajectory.turns)
+        told = {"tokens_per_second/rollout": written / max(self.seconds, 1e-9)}
+        if self.filtering is not None:
+            told |= {"filtered_groups": float(self.filtering.groups), "filter_rounds": float(self.filtering.rounds)}
+        return told
 
 
 class CollectingEndedError(Exception):

@@ -8,6 +8,7 @@ from openmanus_rl.tracking.display import make_display
 from openmanus_rl.tracking.loggers import RunInfo, make_loggers
 from openmanus_rl.tracking.metrics_file import MetricsFile, read_metrics
 from openmanus_rl.tracking.trajectories import TrajectoryFiles
+from openmanus_rl.trainer.standstill import STEPS_WITHOUT_UPDATE, skipped_updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,6 +48,7 @@ class Journal:
         info = RunInfo(
             directory, trainer.project_name, str(trainer.experiment_name), config.model_dump(mode="json"), resumed_after
         )
+        self.warned_of_skipping = False
         self.loggers = make_loggers(trainer.logger, info, self.history, self.display.warn)
 
     def begin(self, step: int) -> None:
@@ -65,8 +67,21 @@ class Journal:
         self.metrics.write(step, metrics)
         self.loggers.log(step, metrics)
         self.display.step(step, metrics)
+        self._warn_of_skipping(step, metrics)
         if any(name.startswith("val/") for name in metrics):
             self.report()
+
+    def _warn_of_skipping(self, step: int, metrics: dict[str, float]) -> None:
+        """Once; the steps' own lines say how it goes on."""
+        skipped = skipped_updates(metrics)
+        if not skipped or self.warned_of_skipping:
+            return
+        self.warned_of_skipping = True
+        scaling = "; float16's loss scale comes down by it" if "actor/loss_scale" in metrics else ""
+        self.display.warn(
+            f"step {step}: {skipped} were skipped, since their gradients were not finite{scaling}. After "
+            f"{STEPS_WITHOUT_UPDATE} steps without any update the run stops"
+        )
 
     def keep(self, kind: str, step: int, trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
         """Keep some episodes of a step to be read; those that are kept."""

@@ -60,6 +60,7 @@ def command_line(recipe: str | None, config: Path | None, overrides: Sequence[st
 
 def training_problems(config: Config) -> list[Problem]:
     """What is wrong with the parts, and what rollouts allow but training does not."""
+    from openmanus_rl.config.models import INIT_PREFIX
     from openmanus_rl.config.problems import Problem
     from openmanus_rl.tracking.loggers import missing_packages
 
@@ -70,6 +71,10 @@ def training_problems(config: Config) -> list[Problem]:
         if getattr(rollout, name) != neutral:
             message = f"training needs {neutral}: log-probs are over the whole vocabulary; val_kwargs may set it"
             problems.append(Problem(message, (f"actor_rollout_ref.rollout.{name}",)))
+    own = config.critic.model.path if config.critic is not None else None
+    if own is not None and own.startswith(INIT_PREFIX) and own != config.actor_rollout_ref.model.path:
+        message = f"{own} makes a new model for the policy only: leave it out, and the critic starts from the policy's"
+        problems.append(Problem(f"{message}; or give a model's directory or name", ("critic.model.path",)))
     return problems
 
 
@@ -86,7 +91,7 @@ def component_problems(config: Config) -> list[Problem]:
 def reward_problems(config: Config) -> list[Problem]:
     """What is wrong with the reward that the config describes."""
     from openmanus_rl.config.problems import Problem
-    from openmanus_rl.rewards import RewardComposer, make_component
+    from openmanus_rl.rewards import KLReward, RewardComposer, make_component
 
     problems: list[Problem] = []
     made: list[RewardComponent] = []
@@ -95,6 +100,16 @@ def reward_problems(config: Config) -> list[Problem]:
             made.append(make_component(**component.model_dump()))
         except ValueError as error:
             problems.append(Problem(f"{error} (item {position})", ("reward.components",)))
+    # An episode is scored before a reference has looked at it.
+    problems += [
+        Problem(
+            f"the reference's log-probs, which {component.name} needs, are not there when an episode is scored: set "
+            "algorithm.use_kl_in_reward=true instead",
+            ("reward.components",),
+        )
+        for component in made
+        if isinstance(component, KLReward)
+    ]
     if not problems:
         try:
             RewardComposer(made)
@@ -130,7 +145,7 @@ def run(config: Config, command: str = "") -> None:
     from openmanus_rl.rollout.weights_file import WeightsError
     from openmanus_rl.tracking.record import read_record
     from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError, SaveError
-    from openmanus_rl.trainer.ray_trainer import LogProbGapError
+    from openmanus_rl.trainer.log_prob_gap import LogProbGapError
     from openmanus_rl.trainer.run import train as train_as_configured
     from openmanus_rl.trainer.stages import NotFiniteError, TooManyFailuresError
     from openmanus_rl.viewer.report import write_run_report

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import torch
-
 from openmanus_rl.agent.configured import make_sampling
 from openmanus_rl.agent.openmanus_agent import Episode
 from openmanus_rl.algorithms.kl import make_kl_controller
 from openmanus_rl.trainer import stages
-from openmanus_rl.trainer.async_rollout import AheadCollector, Collected, fresh_enough
+from openmanus_rl.trainer.async_rollout import AheadCollector, Collected, Filtering, fresh_enough
 from openmanus_rl.trainer.credit import credit_of, samples_of
+from openmanus_rl.trainer.log_prob_gap import Probe, check_gap
+from openmanus_rl.trainer.standstill import Standstill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,15 +31,6 @@ if TYPE_CHECKING:
     from openmanus_rl.rewards import RewardComposer
     from openmanus_rl.rollout.engine import SamplingParams
     from openmanus_rl.trainer.worker_group import Agent, WorkerGroup
-
-# Below this mean and largest difference the engine's log-probs are the trainer's, and are not computed again.
-SAME_MEAN, SAME_LARGEST = 1e-4, 1e-2
-# Beyond this mean difference something is broken: other weights, other tokens, other temperature.
-BROKEN_MEAN = 0.1
-
-
-class LogProbGapError(Exception):
-    """Engine and trainer disagree about the tokens that the engine sampled."""
 
 
 @dataclass(slots=True)
@@ -69,6 +59,7 @@ class RayPPOTrainer:
     kl_control: FixedKLController | AdaptiveKLController = field(init=False)
     version: int = 0
     """Of the weights that were published last: the step that made them."""
+    standstill: Standstill = field(default_factory=Standstill)
     ahead: AheadCollector | None = None
     playing: threading.RLock = field(default_factory=threading.RLock)
     """Held by whoever plays: with `async_rollout`, training and validation episodes have threads of their own."""
@@ -118,6 +109,7 @@ class RayPPOTrainer:
             if _due(self.step, trainer.test_freq) or (last and trainer.test_freq > 0):
                 metrics |= self.validate()
             self.report(self.step, metrics)
+            self.standstill.note(self.step, metrics)
             self.save(self.step, metrics, _due(self.step, trainer.save_freq) or last or self.should_stop())
 
     def train_step(self) -> dict[str, float]:
@@ -161,7 +153,7 @@ class RayPPOTrainer:
     def collect(self, metrics: dict[str, float]) -> list[Trajectory]:
         """The step's episodes, scored: played now, or while the steps before were trained on."""
         collected = self._collect(self.step, self.progress) if self.ahead is None else self.ahead.take(self.step)
-        metrics |= stages.rollout_metrics(collected.every)
+        metrics |= stages.rollout_metrics(collected.every) | collected.metrics()
         self.kept = self.keep("step", self.step, collected.every)
         if self.ahead is None:
             return collected.kept
@@ -181,24 +173,28 @@ class RayPPOTrainer:
         sampling = make_sampling(
             self.agent, config.data.max_response_length, rollout.temperature, rollout.top_p, rollout.top_k
         )
+        started = time.perf_counter()
         # A resumed run starts here with an empty cache; so does every step.
         self.agent.forget()
         kept: list[Trajectory] = []
         every: list[Trajectory] = []
+        rounds = filtered = 0
         wanted = config.data.train_batch_size
-        for round_ in range(filtering.max_num_gen_batches if filtering.enable else 1):
-            missing = wanted - len({t.group_id for t in kept})
-            if missing <= 0:
-                break
+        limit = filtering.max_num_gen_batches if filtering.enable else 1
+        while rounds < limit and (missing := wanted - len({t.group_id for t in kept})) > 0:
             episodes = stages.plan_episodes(
-                self.tasks("train"), step, wanted if round_ == 0 else missing, config.env.rollout.n,
-                config.trainer.seed, round_ * wanted,
-            )  # fmt: skip
+                self.tasks("train"), step, missing, config.env.rollout.n, config.trainer.seed, rounds * wanted
+            )
             played = self.play("collect", episodes, sampling, progress)
             every += played
             useful = stages.usable(played)
-            kept += stages.without_zero_spread(useful) if filtering.enable else useful
-        return Collected(step, kept, every)
+            if filtering.enable:
+                useful, without_spread = stages.without_zero_spread(useful)
+                filtered += without_spread
+            kept += useful
+            rounds += 1
+        told = Filtering(filtered, rounds) if filtering.enable else None
+        return Collected(step, kept, every, time.perf_counter() - started, told)
 
     def play(
         self,
@@ -225,24 +221,16 @@ class RayPPOTrainer:
 
         The engine shares weights and precision with the trainer, so the probe is usually all that is computed.
         """
-        probe = list(range(0, batch.n_samples, max(1, batch.n_samples // 4)))[:4]
-        computed = self.group.compute_log_prob(batch, probe)
-        on = torch.zeros_like(batch.action_mask)
-        for sample in probe:
-            on[batch.cu_seqlens[sample] : batch.cu_seqlens[sample + 1]] = True
-        on &= batch.action_mask
-        gap = stages.Gap.between(batch.old_logprobs[on], computed[on])
-        metrics |= {"gap/mean": gap.mean, "gap/max": gap.largest, "gap/kl": gap.kl}
+        probe = Probe.of(self.group, batch, self.step)
+        gap = probe.gap
         # Samples of older weights differ for a good reason; then it is the probes of a publication that tell.
-        stale = bool(metrics.get("async/staleness_max"))
-        if math.isnan(gap.mean) or (gap.mean > BROKEN_MEAN and not stale):
-            raise LogProbGapError(
-                f"step {self.step}: the engine's log-probs are {gap.mean:.3f} away from the trainer's on average "
-                f"(largest {gap.largest:.3f}): it samples from other weights or at another temperature"
-            )
-        correction = self.config.actor_rollout_ref.actor.policy_loss.rollout_correction
-        skip = gap.mean < SAME_MEAN and gap.largest < SAME_LARGEST and correction == "none"
-        metrics["gap/old_log_prob_skipped"] = float(skip)
+        if not metrics.get("async/staleness_max"):
+            check_gap(self.step, gap)
+        skip = gap.is_none and self.config.actor_rollout_ref.actor.policy_loss.rollout_correction == "none"
+        metrics |= {
+            "gap/mean": gap.mean, "gap/max": gap.largest, "gap/kl": gap.kl, "gap/old_log_prob_skipped": float(skip),
+            "gap/old_log_prob_saved_s": probe.seconds_of_the_rest if skip else 0.0,
+        }  # fmt: skip
         if skip:
             return batch, None
         engine = batch.old_logprobs
@@ -322,10 +310,9 @@ class _Clock:
         self.metrics[f"time/{stage}"] = time.perf_counter() - start
 
     def rates(self, batch: Batch) -> dict[str, float]:
-        """Seconds of the whole step, and tokens a second of collecting and of training."""
+        """Seconds of the whole step, and tokens a second of training."""
         training = sum(seconds for name, seconds in self.metrics.items() if name.startswith("time/update"))
         return {
             "time/step": time.perf_counter() - self.started,
-            "tokens_per_second/rollout": batch.n_tokens / max(self.metrics["time/collect"], 1e-9),
             "tokens_per_second/train": batch.n_tokens / max(training, 1e-9),
         }

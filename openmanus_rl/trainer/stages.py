@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ class TooManyFailuresError(Exception):
 
 
 class NotFiniteError(Exception):
-    """The update has made weights of which nothing can be computed any more."""
+    """The weights are such that nothing can be computed of them."""
 
 
 def plan_episodes(
@@ -75,15 +75,8 @@ def check_failures(trajectories: Sequence[Trajectory], limit: float) -> None:
 
 def compose_rewards(trajectories: Sequence[Trajectory], composer: RewardComposer) -> list[Trajectory]:
     """Every usable trajectory with its score and where it comes from."""
-    scored: list[Trajectory] = []
-    for group in group_trajectories(list(trajectories)):
-        for trajectory in group.trajectories:
-            if trajectory.stop_reason.is_failure:
-                scored.append(trajectory)
-                continue
-            score, breakdown = composer.compute_total_reward(trajectory, group=group)
-            scored.append(replace(trajectory, score=score, reward_breakdown=breakdown))
-    return scored
+    groups = group_trajectories(list(trajectories))
+    return [trajectory for group in groups for trajectory in composer.scored(group)]
 
 
 def usable(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
@@ -91,10 +84,11 @@ def usable(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     return [t for t in trajectories if not t.stop_reason.is_failure and any(len(u.response_ids) for u in t.turns)]
 
 
-def without_zero_spread(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """Without the groups whose episodes all scored the same."""
+def without_zero_spread(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], int]:
+    """Without the groups whose episodes all scored the same, and how many these were."""
     groups = group_trajectories(list(trajectories))
-    return [t for group in groups if not group.has_zero_spread for t in group.trajectories]
+    spread = [group for group in groups if not group.has_zero_spread]
+    return [t for group in spread for t in group.trajectories], len(groups) - len(spread)
 
 
 def make_batch(trajectories: Sequence[Trajectory], algorithm: AlgorithmConfig, actor: ActorConfig) -> Batch:
@@ -122,25 +116,6 @@ def _penalised(sample: Sample, trajectory: Trajectory, penalty: float) -> Sample
         rewards[written[-1]] -= penalty
         steps[place] -= penalty
     return replace(sample, token_rewards=rewards, step_rewards=steps)
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """How far the engine's log-probs are from the trainer's."""
-
-    mean: float
-    largest: float
-    kl: float
-
-    @classmethod
-    def between(cls, engine: Tensor, trainer: Tensor) -> Gap:
-        """Of the same tokens."""
-        difference = trainer - engine
-        return cls(
-            float(difference.abs().mean()),
-            float(difference.abs().max()),
-            float(kl_penalty(engine, trainer, "low_var_kl").mean()),
-        )
 
 
 def kl_in_reward(batch: Batch, coefficient: float, algorithm: AlgorithmConfig) -> tuple[Batch, float]:
@@ -206,7 +181,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     groups = group_trajectories(played)
     metrics |= {
         "success": fmean(t.won for t in played),
-        "score": fmean(float(t.turns[-1].info.get("score") or 0.0) for t in played),  # type: ignore[arg-type]
+        "score": fmean(t.final_score for t in played),
         "episodes": float(len(played)),
         **_spread("reward", [t.score for t in played]),
         **_spread("episode_steps", [float(len(t.turns)) for t in played]),

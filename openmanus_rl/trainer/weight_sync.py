@@ -19,7 +19,7 @@ from openmanus_rl.data.sample import Sample
 from openmanus_rl.rollout.engine import Request, SamplingParams
 from openmanus_rl.rollout.weight_images import differing
 from openmanus_rl.rollout.weights_file import WeightsError, listed
-from openmanus_rl.trainer.stages import Gap
+from openmanus_rl.trainer.log_prob_gap import Gap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

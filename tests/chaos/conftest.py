@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.processes import Nursery
-from tests.trainer.runs import small_settings
+from tests.trainer.runs import lucky_settings
+from tests.trainer.test_run import every_part_moved
 
 
 @pytest.fixture(scope="session")
@@ -21,8 +22,9 @@ def nursery() -> Iterator[Nursery]:
 def straight(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run to which nothing happens."""
     folder = tmp_path_factory.mktemp("straight")
-    ended = nursery.train(folder / "process", small_settings(folder))
+    ended = nursery.train(folder / "process", lucky_settings(folder))
     assert ended.code == 0, ended.err
+    every_part_moved(folder)
     return folder
 
 
@@ -34,7 +36,7 @@ def moments(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> dict[
         folder = tmp_path_factory.mktemp(kind)
         call = "tests.chaos.processes:count_moments"
         ended = nursery.run(
-            call, folder / "process", words=small_settings(folder), kind=kind, directory=str(folder / "run")
+            call, folder / "process", words=lucky_settings(folder), kind=kind, directory=str(folder / "run")
         )
         assert ended.code == 0, ended.err
         found[kind] = int(ended.result)

@@ -17,8 +17,8 @@ from openmanus_rl.trainer.local_group import LocalWorkerGroup
 from tests.chaos.disks import REFUSED, fill, make_read_only, make_room, mount_small_disk, resize
 from tests.chaos.processes import Nursery, each_moment, fork, train, wait_for
 from tests.chaos.test_signals import Kept
-from tests.trainer.runs import model_dir, small_config, small_settings
-from tests.trainer.test_run import final_weights, same, told
+from tests.trainer.runs import lucky_settings, model_dir, small_config
+from tests.trainer.test_run import final_state, same, told
 
 HERE = "tests.chaos.test_disk"
 
@@ -34,7 +34,7 @@ def asked(nursery: Nursery, function: str, folder: Path, **given: Any) -> Any:
 
 def settings(folder: Path, *overrides: str) -> list[str]:
     """A run on the small disk; the model it starts from is elsewhere."""
-    return small_settings(folder, f"trainer.default_local_dir={folder / 'disk' / 'run'}", *overrides)
+    return lucky_settings(folder, f"trainer.default_local_dir={folder / 'disk' / 'run'}", *overrides)
 
 
 def trained(folder: Path, name: str, words: list[str], **more: Any) -> Any:
@@ -102,7 +102,7 @@ def test_a_disk_that_fills_up_at_any_moment_costs_no_more_than_the_step(
             assert "error: " in err
             assert "No space left on device" in err
             assert str(tmp_path / "disk" / "run") in err
-    assert same(final_weights(straight), final_weights(tmp_path))
+    assert same(final_state(straight), final_state(tmp_path))
     assert told(straight) == told(tmp_path)
 
 
@@ -136,7 +136,7 @@ def test_checkpoints_that_outgrow_the_disk_stop_the_run_which_goes_on_when_there
     assert lines[-1] == f"nothing that was saved is lost: the same command goes on from {last}"
     assert second == 0
     assert f"going on after step {len(saved)}" in out
-    assert same(final_weights(straight), final_weights(tmp_path))
+    assert same(final_state(straight), final_state(tmp_path))
 
 
 def save_on_ever_less(folder: str) -> Any:

@@ -26,8 +26,8 @@ from openmanus_rl.tracking.record import read_record, status_of
 from openmanus_rl.tracking.trajectories import files_of, step_of
 from openmanus_rl.trainer import checkpoint
 from tests.chaos.processes import Ended, Nursery
-from tests.trainer.runs import small_settings
-from tests.trainer.test_run import final_weights, same, told
+from tests.trainer.runs import lucky_settings
+from tests.trainer.test_run import final_state, same, told
 
 TRAIN = "tests.chaos.processes:train"
 
@@ -60,7 +60,7 @@ class Kept:
 def survive(nursery: Nursery, folder: Path, moments: dict[str, int], seed: int, blows: int) -> list[Ended]:
     """Strike a run again and again, starting it anew each time, then let it end."""
     rng, kept, endings = random.Random(seed), Kept(folder), []
-    words = small_settings(folder)
+    words = lucky_settings(folder)
     for blow in range(blows):
         kind = rng.choice(("files", "files", "calls"))
         number = rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP))
@@ -89,7 +89,7 @@ def test_whatever_it_is_struck_by_the_same_command_ends_with_the_same_weights(
 ) -> None:
     endings = survive(nursery, tmp_path, moments, seed, 5)
     assert sum(ended.code != 0 for ended in endings) >= 2
-    assert same(final_weights(straight), final_weights(tmp_path))
+    assert same(final_state(straight), final_state(tmp_path))
     assert told(straight) == told(tmp_path)
     assert not list((tmp_path / "run").rglob(".step_*"))  # nothing half done is left
 
@@ -106,7 +106,7 @@ def stopped_in_the_middle(nursery: Nursery, folder: Path, moments: dict[str, int
 def test_a_second_process_is_refused_also_while_the_first_one_is_stopped(
     nursery: Nursery, straight: Path, moments: dict[str, int], tmp_path: Path
 ) -> None:
-    words = small_settings(tmp_path, "env.episode_seconds=0.2")
+    words = lucky_settings(tmp_path, "env.episode_seconds=0.2")
     first = stopped_in_the_middle(nursery, tmp_path, moments, words)
     before = {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
     second = nursery.train(tmp_path / "second", words)
@@ -119,23 +119,23 @@ def test_a_second_process_is_refused_also_while_the_first_one_is_stopped(
     # Longer than any environment may take: that it was stopped is nobody's fault.
     os.kill(first, signal.SIGCONT)
     assert nursery.wait(first).code == 0
-    assert same(final_weights(straight), final_weights(tmp_path))
+    assert same(final_state(straight), final_state(tmp_path))
     assert told(straight) == told(tmp_path)
 
 
 def test_of_two_that_are_started_at_once_one_trains(nursery: Nursery, straight: Path, tmp_path: Path) -> None:
-    words = small_settings(tmp_path)
+    words = lucky_settings(tmp_path)
     pids = [nursery.start(TRAIN, tmp_path / name, words=words) for name in ("one", "two", "three")]
     endings = [nursery.wait(pid) for pid in pids]
     assert sorted(ended.code for ended in endings) == [0, exits.FAILED, exits.FAILED]
     assert all("is being used by another process" in ended.err for ended in endings if ended.code)
-    assert same(final_weights(straight), final_weights(tmp_path))
+    assert same(final_state(straight), final_state(tmp_path))
 
 
 def test_sigterm_finishes_the_step_saves_and_ends_with_its_code(
     nursery: Nursery, moments: dict[str, int], tmp_path: Path
 ) -> None:
-    words = small_settings(tmp_path, "trainer.save_freq=100", "trainer.test_freq=-1", "trainer.total_training_steps=12")
+    words = lucky_settings(tmp_path, "trainer.save_freq=100", "trainer.test_freq=-1", "trainer.total_training_steps=12")
     first = stopped_in_the_middle(nursery, tmp_path, moments, words)
     os.kill(first, signal.SIGTERM)
     os.kill(first, signal.SIGCONT)
@@ -153,7 +153,7 @@ def test_sigterm_finishes_the_step_saves_and_ends_with_its_code(
 
 
 def test_a_second_signal_stops_at_once(nursery: Nursery, moments: dict[str, int], tmp_path: Path) -> None:
-    words = small_settings(tmp_path)
+    words = lucky_settings(tmp_path)
     first = stopped_in_the_middle(nursery, tmp_path, moments, words)
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(first, number)
@@ -168,7 +168,7 @@ def test_a_second_signal_stops_at_once(nursery: Nursery, moments: dict[str, int]
 
 
 def test_one_that_was_killed_is_known_as_interrupted(nursery: Nursery, moments: dict[str, int], tmp_path: Path) -> None:
-    first = stopped_in_the_middle(nursery, tmp_path, moments, small_settings(tmp_path))
+    first = stopped_in_the_middle(nursery, tmp_path, moments, lucky_settings(tmp_path))
     run = tmp_path / "run"
     assert status_of(run, read_record(run), 2, 4) == "running"
     os.kill(first, signal.SIGKILL)
@@ -233,12 +233,12 @@ def test_a_clock_that_jumps_changes_nothing(jumping: Nursery, straight: Path, tm
     steps = [after - before for before, after in pairwise(seen)]
     assert min(steps) < -3600  # it jumps back
     assert max(steps) > 3600  # and forth
-    words = small_settings(tmp_path)
+    words = lucky_settings(tmp_path)
     ended = jumping.train(tmp_path / "process", [*words, "trainer.total_training_steps=2"])
     assert ended.code == 0, ended.err
     ended = jumping.train(tmp_path / "process", words)
     assert ended.code == 0, ended.err
-    assert same(final_weights(straight), final_weights(tmp_path))
+    assert same(final_state(straight), final_state(tmp_path))
     assert told(straight)[3:] == told(tmp_path)[3:]
     timings = [
         value for line in read_metrics(tmp_path / "run" / "metrics.jsonl") for name, value in line.items()

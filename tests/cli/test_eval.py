@@ -54,6 +54,14 @@ def test_a_model_plays_both_splits(command: Command, model_dir: Path, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
+def test_rewards_that_compare_a_group_are_given_one(command: Command, model_dir: Path) -> None:
+    """A task is played once: a group of one, in which every state is new."""
+    reward = "reward.components=[{component: exploration}, {component: consistency}]"
+    result = command("eval", model_dir, "--env", "grid", "--episodes", 2, "--json", "-", *SHORT, reward)
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["splits"]["valid_seen"]["reward"] == pytest.approx(0.1)
+
+
 def test_greedy_play_is_the_same_again_and_json_may_go_to_stdout(command: Command, model_dir: Path) -> None:
     words = ["eval", model_dir, "--env", "grid", "--episodes", 3, "--split", "valid_unseen", "--json", "-", *SHORT]
     first, again = command(*words), command(*words)

@@ -195,10 +195,13 @@ def test_when_every_episode_fails_the_run_has_failed(command: Command, model_dir
 
 
 def test_a_reward_that_cannot_judge_fails_the_run(command: Command, model_dir: Path, tmp_path: Path) -> None:
+    judge = tmp_path / "judge.py"
+    judge.write_text("def undecided(trajectory):\n    raise ValueError('hard to say')\n")
     result = command("rollout", "--model", model_dir, "--env", "grid", "--episodes", 1, "--out", tmp_path / "x.jsonl",
-                     *SHORT, "reward.components=[{component: exploration}]")  # fmt: skip
+                     *SHORT, f"reward.components=[{{component: '{judge}:undecided'}}]")  # fmt: skip
     assert result.code == 1
-    assert "reward component 'exploration' failed" in result.err
+    assert "reward component 'undecided' failed" in result.err
+    assert "hard to say" in result.err
 
 
 def test_ctrl_c_keeps_what_was_written(

@@ -81,6 +81,14 @@ CASES = [
         ["reward.components=[{component: goal, weight: heavy}]"],
         ["expected a number, got 'heavy' (item 1)"],
     ),
+    Case(
+        "the KL as a reward",
+        ["reward.components=[{component: goal}, {component: kl}]"],
+        [
+            "reward.components: the reference's log-probs, which kl needs,",
+            "set algorithm.use_kl_in_reward=true instead",
+        ],
+    ),
     Case("no reward at all", ["reward.components=[]"], ["a reward needs at least one component"]),
     Case(
         "a reward's pattern",
@@ -167,6 +175,11 @@ CASES = [
         "a critic that is not used",
         ["algorithm.adv_estimator=grpo", "env.rollout.n=8", "critic.optim.lr=1e-5"],
         ["critic: grpo trains no critic: leave the section out, or set critic=null"],
+    ),
+    Case(
+        "a new model for the critic",
+        ["actor_rollout_ref.model.path=init:nano", "critic.model.path=init:tiny"],
+        ["critic.model.path: init:tiny makes a new model for the policy only: leave it out, and the critic starts"],
     ),
     Case(
         "context shorter than prompt and response",

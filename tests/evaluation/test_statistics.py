@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from openmanus_rl.data.rate import Rate
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
-from openmanus_rl.evaluation.statistics import Difference, final_score, summarise
+from openmanus_rl.evaluation.statistics import Difference, summarise
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_a_summary_of_nothing_or_only_failures_has_no_means() -> None:
 
 
 def test_without_a_score_a_won_task_scores_1() -> None:
-    assert final_score(episode("1", StopReason.WON, [turn()])) == 1.0
-    assert final_score(episode("1", StopReason.LOST, [turn(score=True)])) == 0.0
+    assert summarise([episode("1", StopReason.WON, [turn()])]).score == 1.0
+    assert summarise([episode("1", StopReason.LOST, [turn(score=True)])]).score == 0.0
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,19 @@ def test_the_panel_shows_the_run_and_what_it_is_doing() -> None:
     assert shown.getvalue().endswith("\x1b[?25h"), "the cursor is back"
 
 
+@pytest.mark.parametrize("skipped", [0.0, 2.0])
+def test_skipped_updates_are_shown_where_there_are_any(skipped: float, capsys: pytest.CaptureFixture[str]) -> None:
+    told = METRICS | {"actor/skipped_steps": skipped, "critic/skipped_steps": skipped / 2}
+    PlainDisplay().step(1, told)
+    line = capsys.readouterr().out
+    screen, _ = live()
+    screen.step(1, told)
+    for shown in (line, panel(screen)):
+        assert ("skipped 2" in shown) == ("critic skipped 1" in shown) == bool(skipped)
+        assert "skipped 0" not in shown
+    screen.close()
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_the_panel_fits_any_terminal(width: int) -> None:
     screen, _ = live(width)

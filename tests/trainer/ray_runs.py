@@ -13,7 +13,7 @@ from openmanus_rl.trainer import checkpoint, run
 from openmanus_rl.trainer.ray_cluster import import_ray
 from tests.trainer.runs import small_config
 
-TIMINGS = ("time/", "tokens_per_second/")
+TIMINGS = ("time/", "tokens_per_second/", "gap/old_log_prob_saved_s")
 ENGINES = ("publish/",)
 RAY = ("trainer.backend=ray", "trainer.stage_timeout=120")
 

@@ -35,3 +35,14 @@ def small_settings(folder: Path, *overrides: str, estimator: str = "grpo") -> li
         "trainer.max_actor_ckpt_to_keep=10", "actor_rollout_ref.actor.use_invalid_action_penalty=true",
     ]  # fmt: skip
     return [*settings, *overrides]
+
+
+def lucky_config(folder: Path, *overrides: str, estimator: str = "grpo") -> Config:
+    """The same with episodes that are won and lost by luck."""
+    return load_config(None, None, lucky_settings(folder, *overrides, estimator=estimator))
+
+
+def lucky_settings(folder: Path, *overrides: str, estimator: str = "grpo") -> list[str]:
+    """So that rewards, advantages, ratios and the best checkpoint change from step to step, as in a run that learns."""
+    lucky = ("env.env_name=tests.trainer.lucky_bandit:LuckyBandit", "actor_rollout_ref.actor.ppo_mini_batch_size=1")
+    return small_settings(folder, *lucky, *overrides, estimator=estimator)

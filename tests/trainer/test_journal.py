@@ -30,9 +30,9 @@ OF_EPISODES = {
     "response_tokens", "zero_spread_groups", "singleton_groups",
 }  # fmt: skip
 OF_STEPS = OF_EPISODES | {
-    "tokens", "action_tokens", "gap/mean", "gap/max", "gap/kl", "advantage_mean", "advantage_std", "return_mean",
-    "return_std", "actor/policy_loss", "actor/loss", "actor/kl_loss", "actor/entropy", "actor/clip_frac",
-    "actor/approx_kl", "actor/ratio_max", "actor/grad_norm", "actor/lr", "tokens_per_second/rollout",
+    "tokens", "action_tokens", "gap/mean", "gap/max", "gap/kl", "gap/old_log_prob_saved_s", "advantage_mean",
+    "advantage_std", "return_mean", "return_std", "actor/policy_loss", "actor/loss", "actor/kl_loss", "actor/entropy",
+    "actor/clip_frac", "actor/approx_kl", "actor/ratio_max", "actor/grad_norm", "actor/lr", "tokens_per_second/rollout",
     "tokens_per_second/train",
     *(f"time/{stage}" for stage in (
         "collect", "assemble", "old_log_prob", "ref_log_prob", "values", "advantages", "update_critic", "update_actor",

@@ -1,9 +1,11 @@
 """Runs that end, go on, are interrupted and killed: what is saved stays, and what is repeated is the same."""
 
+import functools
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +15,49 @@ import torch
 from openmanus_rl.tracking.metrics_file import MetricsFile, read_metrics
 from openmanus_rl.trainer import checkpoint, run, stages
 from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError
+from openmanus_rl.trainer.log_prob_gap import LogProbGapError
 from openmanus_rl.trainer.main_ppo import training_problems
-from openmanus_rl.trainer.ray_trainer import LogProbGapError, RayPPOTrainer
+from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
 from tests.conftest import REPOSITORY
-from tests.trainer.runs import small_config
+from tests.data.builders import trajectory, turn
+from tests.trainer.runs import lucky_config, small_config
 
-TIMINGS = ("time/", "tokens_per_second/")
+TIMINGS = ("time/", "tokens_per_second/", "gap/old_log_prob_saved_s")
 
 
-def final_weights(folder: Path, step: int = 4) -> dict[str, torch.Tensor]:
+def final_state(folder: Path, step: int = 4) -> dict[str, Any]:
+    """All that the last checkpoint holds, by its place: actor, critic, optimizers, reference, the best validation."""
     saved, state = checkpoint.read_checkpoint(folder / "run" / "checkpoints" / f"step_{step:06d}")
     assert saved == step
-    weights: dict[str, torch.Tensor] = state["workers"]["actor"]["model"]
-    return weights
+    return dict(_leaves("", state))
 
 
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def _leaves(place: str, state: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(state, dict | list):
+        for key, part in state.items() if isinstance(state, dict) else enumerate(state):
+            yield from _leaves(f"{place}/{key}", part)
+    else:
+        yield place, state
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(_equal(one[place], other[place]) for place in one)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
+
+
+def every_part_moved(folder: Path) -> None:
+    """A run that only decays its weights would hide that something else is not the same: this one did not."""
+    lines = told(folder)[1:]
+    assert max(line["advantage_std"] for line in lines) > 0.1
+    assert max(abs(line["actor/policy_loss"]) for line in lines) > 1e-3
+    for name in ("success", "reward", "invalid_actions", "actor/kl_loss"):
+        assert len({line[name] for line in lines}) > 1, name
+    assert final_state(folder)["/best"] > 0
+    if "critic/value_loss" in lines[0]:
+        assert len({line["critic/value_loss"] for line in lines}) == len(lines)
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
@@ -60,10 +88,11 @@ def test_a_run_that_goes_on_is_the_run_that_never_stopped(tmp_path: Path, dtype:
     for folder in (straight, broken):
         folder.mkdir()
     precision = f"actor_rollout_ref.model.dtype={dtype}"
-    run.train(small_config(straight, precision, estimator="gae"))
-    run.train(small_config(broken, precision, "trainer.total_training_steps=2", estimator="gae"))
-    run.train(small_config(broken, precision, estimator="gae"))
-    assert same(final_weights(straight), final_weights(broken))
+    run.train(lucky_config(straight, precision, estimator="gae"))
+    every_part_moved(straight)
+    run.train(lucky_config(broken, precision, "trainer.total_training_steps=2", estimator="gae"))
+    run.train(lucky_config(broken, precision, estimator="gae"))
+    assert same(final_state(straight), final_state(broken))
     assert told(straight)[2:] == told(broken)[2:]
     assert ("actor/loss_scale" in told(straight)[1]) == (dtype == "float16")
 
@@ -88,20 +117,40 @@ def test_the_engines_threads_are_measured_once_and_kept_for_the_run(
     run.train(config)
 
 
-@pytest.mark.parametrize("moment", ["collect", "update_actor", "write_checkpoint", "between files"])
-def test_killed_at_any_moment_the_same_command_gives_the_same_weights(tmp_path: Path, moment: str) -> None:
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The run of an estimator to which nothing happens; made once."""
+
+    @functools.cache
+    def trained(estimator: str) -> Path:
+        folder = tmp_path_factory.mktemp(estimator)
+        run.train(lucky_config(folder, estimator=estimator))
+        every_part_moved(folder)
+        return folder
+
+    return trained
+
+
+@pytest.mark.parametrize(
+    ("moment", "estimator"),
+    [
+        ("collect", "grpo"), ("update_critic", "gae"), ("update_actor", "gigpo"), ("write_checkpoint", "grpo"),
+        ("between files", "gae"),
+    ],
+)  # fmt: skip
+def test_killed_at_any_moment_the_same_command_gives_the_same_weights(
+    uninterrupted: Callable[[str], Path], tmp_path: Path, moment: str, estimator: str
+) -> None:
     """A real process kills itself without warning, in the third step; then it is started again."""
-    straight, killed = tmp_path / "straight", tmp_path / "killed"
-    for folder in (straight, killed):
-        folder.mkdir()
-    run.train(small_config(straight))
+    straight, killed = uninterrupted(estimator), tmp_path
     code = f"""
 import os, signal, sys
 from pathlib import Path
 from openmanus_rl.trainer import checkpoint, run
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
-from tests.trainer.runs import small_config
+from tests.data.builders import trajectory, turn
+from tests.trainer.runs import lucky_config, small_config
 calls = []
 def deadly(function, after):
     def wrapped(*given, **named):
@@ -114,19 +163,19 @@ def deadly(function, after):
 moment = {moment!r}
 if moment == "collect":
     RayPPOTrainer.collect = deadly(RayPPOTrainer.collect, True)
-elif moment == "update_actor":
-    LocalWorkerGroup.update_actor = deadly(LocalWorkerGroup.update_actor, True)
+elif moment.startswith("update"):
+    setattr(LocalWorkerGroup, moment, deadly(getattr(LocalWorkerGroup, moment), True))
 elif moment == "write_checkpoint":
     checkpoint.write_checkpoint = deadly(checkpoint.write_checkpoint, False)
 else:
     checkpoint.save_file = deadly(checkpoint.save_file, True)
-run.train(small_config(Path({str(killed)!r})))
+run.train(lucky_config(Path({str(killed)!r}), estimator={estimator!r}))
 """
     first = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert first.returncode == -signal.SIGKILL, first.stderr
     assert [checkpoint.step_of(path) for path in checkpoint.checkpoints(killed / "run")] == [1, 2]
-    run.train(small_config(killed))
-    assert same(final_weights(straight), final_weights(killed))
+    run.train(lucky_config(killed, estimator=estimator))
+    assert same(final_state(straight), final_state(killed))
     assert told(straight) == told(killed)
 
 
@@ -158,9 +207,9 @@ def test_an_adaptive_kl_coefficient_goes_on_where_it_was(tmp_path: Path) -> None
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     for folder in (straight, broken):
         folder.mkdir()
-    run.train(small_config(straight, *adaptive))
-    run.train(small_config(broken, *adaptive, "trainer.total_training_steps=2"))
-    run.train(small_config(broken, *adaptive))
+    run.train(lucky_config(straight, *adaptive))
+    run.train(lucky_config(broken, *adaptive, "trainer.total_training_steps=2"))
+    run.train(lucky_config(broken, *adaptive))
     coefficients = [[line["kl_coefficient"] for line in told(folder)[1:]] for folder in (straight, broken)]
     assert coefficients[0] == coefficients[1]
     assert len(set(coefficients[0])) == 4
@@ -230,18 +279,6 @@ def test_engine_and_trainer_that_disagree_stop_the_run(tmp_path: Path, monkeypat
     monkeypatch.setattr(ActorRolloutRefWorker, "update_actor", shaken)
     with pytest.raises(LogProbGapError, match="step 2: the engine's log-probs are"):
         run.train(small_config(tmp_path))
-
-
-def test_groups_without_spread_are_replaced_and_an_empty_batch_is_skipped(tmp_path: Path) -> None:
-    run.train(
-        small_config(
-            tmp_path, "algorithm.filter_groups.enable=true", "actor_rollout_ref.actor.use_invalid_action_penalty=false"
-        )
-    )
-    lines = told(tmp_path)[1:]
-    # A tiny random model never wins a bandit round: every group scores nothing, so nothing is left.
-    assert all(line["skipped/empty_batch"] == 1.0 for line in lines)
-    assert all(line["zero_spread_groups"] == 1.0 for line in lines)
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------
@@ -333,3 +370,10 @@ def test_every_task_comes_once_before_any_comes_again() -> None:
     assert [e.group_id for e in episodes] == ["5-0"] * 3 + ["5-1"] * 3
     more = stages.plan_episodes(tasks, 5, 2, 3, seed=3, first_group=2)
     assert not {e.traj_id for e in more} & {e.traj_id for e in episodes}
+
+
+def test_the_score_is_the_environments_or_1_for_a_won_task() -> None:
+    given = trajectory(turn([1], [2], info={"score": 0.25}), traj_id="g0-1")
+    lost = trajectory(turn([1], [2]), traj_id="g0-2", stop_reason="lost")
+    assert stages.rollout_metrics([trajectory(turn([1], [2]))])["score"] == 1.0
+    assert stages.rollout_metrics([given, lost])["score"] == 0.125
