@@ -15,9 +15,9 @@ Success is on `valid_unseen`, tasks that neither the warm start nor the training
 Wilson interval. "before" is the model that training starts from, "after" the checkpoint with the best
 validation, which is what a run reports and exports. "curve" is validation success over the steps, from 0 to 100 %.
 It is chosen on the first tasks of each validation split (`data.val_batch_size`), which are among the tasks played here.
-The small rooms of the default recipe come up about twice among so many tasks: held-out ones are never trained on, but its intervals
-would be wider if each room counted once. Minutes are those of the whole training command, making the model, the warm start and validations included, on
-the cores of the last column; other work may have shared them.
+The small rooms of the default recipe come up about twice among so many tasks: held-out ones are never trained on, but
+its intervals would be wider if each room counted once. Minutes are those of the whole training command, making the
+model, the warm start and validations included, on the cores of the last column; other work may have shared them.
 """
 
 
@@ -79,7 +79,7 @@ def _row(run: dict[str, Any]) -> str:
 
 
 def _best_step(run: dict[str, Any]) -> str:
-    """The step of the checkpoint that was played; one of a run that kept no best may not be where its curve is highest."""
+    """The step of the checkpoint that was played; of a run that kept no best, its curve may be highest elsewhere."""
     trained = [point for point in run["curve"] if point["step"] > 0]
     chosen = [point["success"] for point in trained if point["step"] == run["best_step"]]
     highest = max(trained, key=lambda point: point["success"], default=None)

@@ -102,7 +102,8 @@ class RayPPOTrainer:
 
     def _train_to(self, last_step: int) -> None:
         trainer = self.config.trainer
-        while self.step < last_step and not self.should_stop():
+        stopping = self.should_stop()
+        while self.step < last_step and not stopping:
             self.step += 1
             metrics = self.train_step()
             last = self.step == last_step
@@ -110,7 +111,8 @@ class RayPPOTrainer:
                 metrics |= self.validate()
             self.report(self.step, metrics)
             self.standstill.note(self.step, metrics)
-            self.save(self.step, metrics, _due(self.step, trainer.save_freq) or last or self.should_stop())
+            stopping = self.should_stop()  # asked once: whoever stops here has saved
+            self.save(self.step, metrics, _due(self.step, trainer.save_freq) or last or stopping)
 
     def train_step(self) -> dict[str, float]:
         """One step, stage by stage."""

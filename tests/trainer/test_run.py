@@ -26,9 +26,13 @@ TIMINGS = ("time/", "tokens_per_second/", "gap/old_log_prob_saved_s")
 
 
 def final_state(folder: Path, step: int = 4) -> dict[str, Any]:
-    """All that the last checkpoint holds, by its place: actor, critic, optimizers, reference, the best validation."""
+    """All that the last checkpoint holds, by its place: actor, critic, optimizers, reference, the best validation.
+
+    But for the config, in which the folder stands.
+    """
     saved, state = checkpoint.read_checkpoint(folder / "run" / "checkpoints" / f"step_{step:06d}")
     assert saved == step
+    assert state.pop("config")["trainer.default_local_dir"] == str(folder / "run")
     return dict(_leaves("", state))
 
 
