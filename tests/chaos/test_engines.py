@@ -36,6 +36,12 @@ TOLD = {
     "nan": "the engine gave a log-prob that is not finite",
     "inf": "the engine gave a log-prob that is not finite",
     "above 0": r"the engine gave a log-prob of 0\.\d+, which no probability has",
+    "endless": "the engine gave 5000 tokens, and was asked for 6 at most",
+    "one too many": "the engine gave 7 tokens, and was asked for 6 at most",
+    "nothing": "the engine gave no tokens: a response has at least the one that ends it",
+    "unknown id": r"the engine gave a token id of 100000000, which is not in the vocabulary of \d+",
+    "next id": "the engine gave a token id of 320, which is not in the vocabulary of 320",
+    "negative id": r"the engine gave a token id of -1, which is not in the vocabulary of \d+",
 }
 
 
@@ -89,8 +95,9 @@ def in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_runs")
-def test_a_run_leaves_out_what_the_engine_spoilt_and_goes_on(tmp_path: Path) -> None:
-    with faulty("nan", 0.1) as kind:
+@pytest.mark.parametrize("fault", ["nan", "endless", "nothing", "unknown id"])
+def test_a_run_leaves_out_what_the_engine_spoilt_and_goes_on(fault: str, tmp_path: Path) -> None:
+    with faulty(fault, 0.1) as kind:
         run.train(small_config(tmp_path, "env.retries=0", "trainer.max_failure_rate=0.9", "trainer.test_freq=-1",
                                "trainer.val_before_train=false"))  # fmt: skip
         struck = kind.struck
