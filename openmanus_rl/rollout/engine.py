@@ -48,8 +48,11 @@ class SamplingParams:
     top_k: int = -1
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    stop_tokens: frozenset[int] = field(init=False, repr=False, compare=False)
+    """The same, to look a token up."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "stop_tokens", frozenset(self.stop_token_ids))
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
         if not 0 <= self.temperature < float("inf"):

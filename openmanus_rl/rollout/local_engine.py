@@ -65,7 +65,7 @@ class LocalEngine(Engine):
         self.max_sessions = max_num_seqs
         self.scheduler = Scheduler(cache, max_batch_tokens, self.stats)
         self.vocabulary: int = config.vocab_size
-        self.stop = StopChecker(tokenizer, self.vocabulary)
+        self.stop = StopChecker(tokenizer)
         self.n_threads = n_threads
         self.lean = is_lean(model)
         self.errors: list[Completion] = []
