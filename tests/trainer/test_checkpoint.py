@@ -98,8 +98,7 @@ def refusing(code: int) -> Any:
 
 
 def test_what_is_set_aside_gets_the_next_number(tmp_path: Path) -> None:
-    (tmp_path / "earlier_2").mkdir()
-    (tmp_path / "earlier_notes").mkdir()
+    (tmp_path / "earlier_2").mkdir()  # the first was deleted
     for number in (3, 4):
         checkpoint.write_checkpoint(tmp_path, 1, state(number))
         assert set_aside(tmp_path, after=0) == tmp_path / f"earlier_{number}"
