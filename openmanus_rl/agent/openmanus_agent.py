@@ -20,7 +20,6 @@ from openmanus_rl.agent.recording import (
     EnvFailedError,
     advance,
     check_answer,
-    check_written,
     ending,
     opening_situation,
     record_turn,
@@ -241,7 +240,7 @@ class OpenManusAgent:
         if completion.error is not None:
             raise EngineFailedError(completion.error or "the engine failed, and did not say why")
         try:
-            check_written(completion)
+            self.engine.check_written(request, completion)
         except ValueError as error:
             raise EngineFailedError(str(error)) from error
         return completion

@@ -9,7 +9,7 @@ import numpy as np
 from openmanus_rl.agent.compact import goal_of
 from openmanus_rl.agent.context import Past, Situation
 from openmanus_rl.data.json_values import check_json, check_text, plain_number
-from openmanus_rl.data.trajectory import MAX_LOGPROB, StopReason, Turn
+from openmanus_rl.data.trajectory import StopReason, Turn
 
 if TYPE_CHECKING:
     from openmanus_rl.agent.actions import ParsedAction
@@ -68,17 +68,6 @@ def _check_flag(name: str, value: object) -> None:
     """Text or a number in its place would count as true."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} is true or false, got {value!r:.80}")
-
-
-def check_written(written: Completion) -> None:
-    """Raise ValueError unless every token has the log-prob of a probability, as training needs it."""
-    tokens, logprobs = len(written.token_ids), written.logprobs
-    if tokens != len(logprobs):
-        raise ValueError(f"the engine gave {tokens} tokens and {len(logprobs)} log-probs")
-    if not np.isfinite(logprobs).all():
-        raise ValueError("the engine gave a log-prob that is not finite")
-    if tokens and logprobs.max() > MAX_LOGPROB:
-        raise ValueError(f"the engine gave a log-prob of {logprobs.max()}, which no probability has")
 
 
 def opening_situation(observation: str, info: Info) -> Situation:

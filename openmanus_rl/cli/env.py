@@ -134,6 +134,9 @@ def serve(
     threads: Annotated[
         int, typer.Option(min=1, max=256, help="Environments at work at once; 1 for those that are not thread-safe.")
     ] = 4,
+    call_seconds: Annotated[
+        float, typer.Option(min=0.1, help="An environment that hangs for so long is given up, with its session.")
+    ] = 600.0,
 ) -> None:
     """Serve an environment over HTTP until Ctrl-C: AgentGym's routes, for `remote:http://HOST:PORT`."""
     from openmanus_rl.config.problems import ConfigError, Problem
@@ -141,7 +144,7 @@ def serve(
     from openmanus_rl.environments.remote.sessions import Limits
 
     sys.path.insert(0, "")  # module:Class is looked for where the user is
-    limits = Limits(max_sessions, max_body, idle_seconds, threads)
+    limits = Limits(max_sessions, max_body, idle_seconds, threads, call_seconds)
     keywords = parse_options(options)
     try:
         serve_until_told(name, keywords, host=host, port=port, token=token or None, limits=limits)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from openmanus_rl.data.columns import float_column, token_column
+from openmanus_rl.data.trajectory import MAX_LOGPROB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,8 +48,11 @@ class SamplingParams:
     top_k: int = -1
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    stop_tokens: frozenset[int] = field(init=False, repr=False, compare=False)
+    """The same, to look a token up."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "stop_tokens", frozenset(self.stop_token_ids))
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
         if not 0 <= self.temperature < float("inf"):
@@ -153,6 +157,8 @@ class Engine(ABC):
     """Longest prompt and response together, where there is a limit."""
     max_sessions: int | None = None
     """Episodes whose state it keeps between turns; more at once would only push each other out."""
+    vocabulary: int | None = None
+    """Tokens of its model, whose ids lie below; None where only somebody else knows (a hosted model)."""
 
     def __init__(self) -> None:
         self.stats = EngineStats()
@@ -171,6 +177,33 @@ class Engine(ABC):
             reason = f"a prompt of {len(request.prompt_ids)} tokens leaves no room in {self.max_model_len}"
             return failed(request, reason, self.weights_version)
         return None
+
+    def check_written(self, request: Request, written: Completion) -> None:
+        """Raise ValueError unless this can be an answer to the request, and every token of it can be trained on.
+
+        For whoever records or trains: an engine may be somebody else's program. One that gives text only (`trainable`
+        is False) may give no tokens.
+        """
+        tokens, ids, logprobs = len(written.token_ids), written.token_ids, written.logprobs
+        if tokens != len(logprobs):
+            raise ValueError(f"the engine gave {tokens} tokens and {len(logprobs)} log-probs")
+        if tokens > self.limit_of(request):
+            raise ValueError(f"the engine gave {tokens} tokens, and was asked for {self.limit_of(request)} at most")
+        if not tokens:
+            if self.trainable:
+                raise ValueError("the engine gave no tokens: a response has at least the one that ends it")
+            return
+        lowest, highest = int(ids.min()), int(ids.max())
+        if lowest < 0 or (self.vocabulary is not None and highest >= self.vocabulary):
+            wrong, known = (
+                lowest if lowest < 0 else highest,
+                "" if self.vocabulary is None else f" of {self.vocabulary}",
+            )
+            raise ValueError(f"the engine gave a token id of {wrong}, which is not in the vocabulary{known}")
+        if not np.isfinite(logprobs).all():
+            raise ValueError("the engine gave a log-prob that is not finite")
+        if logprobs.max() > MAX_LOGPROB:
+            raise ValueError(f"the engine gave a log-prob of {logprobs.max()}, which no probability has")
 
     @abstractmethod
     def submit(self, requests: Sequence[Request]) -> None:

@@ -213,7 +213,7 @@ class HostClient(Engine):
     def __init__(self, host: EngineHost, name: str, seconds: float | None = None) -> None:
         super().__init__()
         self.host, self.name, self.seconds = host, name, seconds
-        self.trainable, self.stats = host.engine.trainable, host.engine.stats
+        self.trainable, self.stats, self.vocabulary = host.engine.trainable, host.engine.stats, host.engine.vocabulary
         self.max_model_len, self.max_sessions = host.engine.max_model_len, host.engine.max_sessions
         self.pending: set[str] = set()
 

@@ -64,7 +64,8 @@ class LocalEngine(Engine):
         cache.measured(_bytes_per_token(config, next(model.parameters()).dtype))
         self.max_sessions = max_num_seqs
         self.scheduler = Scheduler(cache, max_batch_tokens, self.stats)
-        self.stop = StopChecker(tokenizer, config.vocab_size)
+        self.vocabulary: int = config.vocab_size
+        self.stop = StopChecker(tokenizer)
         self.n_threads = n_threads
         self.lean = is_lean(model)
         self.errors: list[Completion] = []

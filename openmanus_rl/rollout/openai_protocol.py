@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from openmanus_rl.data.columns import MAX_TOKEN_ID
 from openmanus_rl.data.json_values import MAX_FLOAT32
 from openmanus_rl.rollout.noise import key_of
 
@@ -99,6 +100,9 @@ def _tokens(choice: dict[str, Any], text: str) -> tuple[list[int], list[float], 
     for logprob in logprobs:
         if not abs(logprob) <= MAX_FLOAT32:  # also true of nan
             raise EndpointError(f"the model gave a log-prob of {logprob}: its weights or activations are not finite")
+    if token_ids and not 0 <= min(token_ids) <= max(token_ids) <= MAX_TOKEN_ID:
+        wrong = min(token_ids) if min(token_ids) < 0 else max(token_ids)
+        raise EndpointError(f"the answer holds a token id of {shortened(wrong)}, which no vocabulary has")
     return token_ids, logprobs, None
 
 

@@ -33,8 +33,8 @@ class ScriptedEngine(Engine):
     ) -> None:
         super().__init__()
         self.script, self.tokenizer, self.logprob, self.at_once = script, tokenizer, logprob, at_once
-        self.max_model_len = max_model_len
-        self.stop = StopChecker(tokenizer, vocabulary)
+        self.max_model_len, self.vocabulary = max_model_len, vocabulary or None
+        self.stop = StopChecker(tokenizer)
         self.queue: list[Request] = []
         self.seen: list[Request] = []
 

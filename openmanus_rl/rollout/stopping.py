@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -24,18 +23,18 @@ class StopChecker:
     >>> class Letters:
     ...     def decode(self, token_ids, skip_special_tokens=True):
     ...         return "".join("abc>"[k] for k in token_ids)
-    >>> checker = StopChecker(Letters(), 4)
+    >>> checker = StopChecker(Letters())
     >>> checker.ends([0, 2, 3], ("c>",)), checker.ends([3, 2], ("c>",))
     (True, False)
     """
 
-    def __init__(self, decoder: Decoder | None, vocabulary: int) -> None:
-        self.decoder, self.vocabulary = decoder, vocabulary
-        self._enders = functools.lru_cache(maxsize=64)(self._find_enders)
+    def __init__(self, decoder: Decoder | None) -> None:
+        self.decoder = decoder
+        self._texts: dict[int, str] = {}  # of the tokens that were written, whatever the stop strings were
 
     def reason(self, written: list[int], params: SamplingParams) -> FinishReason | None:
         """Why the response ends with its latest token, or None."""
-        if written[-1] in params.stop_token_ids:
+        if written[-1] in params.stop_tokens:
             return "stop"
         if params.stop and self.ends(written, params.stop):
             return "stop"
@@ -45,18 +44,16 @@ class StopChecker:
         """Whether the text ends, within its latest token, one of the stop strings."""
         if self.decoder is None:
             raise ValueError("stop strings need a tokenizer")
-        if written[-1] not in self._enders(stop):
+        if not self._may_end(self.decoder, written[-1], stop):
             return False
         # A token is at least one byte, so a stop string of n bytes lies within the last n tokens (and the one before).
         longest = max(len(text.encode()) for text in stop)
         tail = self.decoder.decode(written[-longest - 1 :], skip_special_tokens=False)
         return any(text in tail for text in stop)
 
-    def _find_enders(self, stop: tuple[str, ...]) -> frozenset[int]:
-        """Tokens that hold the last character of a stop string; all, where a token may hold a part of it or hide it."""
-        assert self.decoder is not None
-        last = {text[-1] for text in stop}
-        everything = range(self.vocabulary)
-        if any(not character.isascii() or character.isspace() for character in last):
-            return frozenset(everything)
-        return frozenset(t for t in everything if last & set(self.decoder.decode([t], skip_special_tokens=False)))
+    def _may_end(self, decoder: Decoder, token: int, stop: tuple[str, ...]) -> bool:
+        """Whether a token holds the last character of a stop string, or may hold a part of it, or hide it."""
+        shown = self._texts.get(token)
+        if shown is None:
+            shown = self._texts[token] = decoder.decode([token], skip_special_tokens=False)
+        return any(text[-1] in shown or not text[-1].isascii() or text[-1].isspace() for text in stop)

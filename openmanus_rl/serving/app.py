@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from openmanus_rl.rollout.engine_host import EngineHost
     from openmanus_rl.serving.model import Job, Limits, ServedModel
+    from openmanus_rl.serving.requests import ChatRequest, CompletionRequest, Route
 
 WANTS_KEY = "this server wants its API key: Authorization: Bearer KEY"
 
@@ -144,11 +145,10 @@ class ModelApp:
             raise ApiError(503, "the server is shutting down")
         route = operation.route
         assert route is not None
-        asked = read_request(route, json_object(await read_body(receive, self.limits.body)))
-        self._check_model(asked.model)
-        with self._place(1):  # at once: reading a prompt takes time, and a place in the queue
+        body = await read_body(receive, self.limits.body)
+        with self._place(1):  # at once: reading a request takes time, and a place in the queue
             loop = asyncio.get_running_loop()
-            job = await loop.run_in_executor(self._reading, self.model.job, asked, self.limits)
+            asked, job = await loop.run_in_executor(self._reading, self._read, route, body)
             with self._place(len(job.requests) - 1):
                 ends = job.requests[0].sampling.stop_token_ids
                 answer = Answer(route, asked, self.model, job, ends)
@@ -156,6 +156,12 @@ class ModelApp:
                     await reply.stream(self._chunks(job, answer, receive))
                 else:
                     await reply.json(await self._whole(job, answer, receive))
+
+    def _read(self, route: Route, body: bytes) -> tuple[ChatRequest | CompletionRequest, Job]:
+        """What is asked, and what the engine has to do for it; whatever is wrong with it is an ApiError."""
+        asked = read_request(route, json_object(body))
+        self._check_model(asked.model)
+        return asked, self.model.job(asked, self.limits)
 
     @contextmanager
     def _place(self, count: int) -> Iterator[None]:

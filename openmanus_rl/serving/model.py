@@ -80,7 +80,7 @@ class ServedModel:
         if len(prompts) * asked.n > limits.requests:
             told = f"{len(prompts) * asked.n} answers at once, and this server writes {limits.requests} at most"
             raise ApiError(400, told, "n" if asked.n > 1 else "prompt")
-        stops = (*asked.stop_token_ids, *(() if asked.ignore_eos else ends))
+        stops = tuple(dict.fromkeys((*asked.stop_token_ids, *(() if asked.ignore_eos else ends))))
         seed = secrets.randbits(62) if asked.seed is None else asked.seed
         made: list[Request] = []
         for place, prompt in enumerate(prompts):

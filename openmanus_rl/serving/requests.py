@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, WithJsonSchema
 
 from openmanus_rl.rollout.openai_protocol import MAX_STOP_STRINGS
 from openmanus_rl.web.requests import RequestRefusedError
@@ -29,6 +29,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 Route = Literal["chat", "completions"]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 MAX_CHOICES = 128
+MAX_STOP_TOKENS = 256
 # How messages name their speakers, and what chat templates call them.
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
@@ -87,6 +88,8 @@ def error_body(status: int, message: str, param: str | None = None, code: str | 
 
 
 class _Fields(BaseModel):
+    """Checked after `_check_sizes`, and messages up to the first mistake: megabytes must not become as many errors."""
+
     model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
 
 
@@ -105,7 +108,7 @@ class _Asked(_Fields):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     seed: Whole | None = None
     stop: Annotated[str | list[str], WithJsonSchema(_STOP)] = []
-    stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] = []
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MAX_STOP_TOKENS)] = []
     ignore_eos: bool = False
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     stream: bool = False
@@ -126,7 +129,7 @@ class _Asked(_Fields):
 class ChatRequest(_Asked):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[dict[str, Any]], WithJsonSchema(_MESSAGES)]
+    messages: Annotated[list[dict[str, Any]], FailFast(), WithJsonSchema(_MESSAGES)]
     max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     logprobs: bool = False
 
@@ -160,6 +163,7 @@ def read_request(route: Route, fields: dict[str, Any]) -> ChatRequest | Completi
             only = f"; only {' or '.join(map(repr, neutral))} is taken" if neutral else ""
             raise ApiError(400, f"{name} is not supported here{only}", name, "unsupported_parameter")
     kind = ChatRequest if route == "chat" else CompletionRequest
+    _check_sizes(given, kind)
     try:
         made = kind.model_validate(given)
     except ValidationError as error:
@@ -179,6 +183,18 @@ def _whole(value: Any, depth: int = 2) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
 
 
+def _check_sizes(given: dict[str, Any], kind: type[_Fields]) -> None:
+    """Refuse names that are not known, and lists that are too long, before anything is made of them."""
+    for name, most, what in (("stop", MAX_STOP_STRINGS, "stop strings"), ("stop_token_ids", MAX_STOP_TOKENS, "ids")):
+        if isinstance(values := given.get(name), list) and len(values) > most:
+            raise ApiError(400, f"at most {most} {what} are taken, and {name} has {len(values)}", name, "invalid_value")
+    options = given.get("stream_options")
+    inner = [name for name in options if name not in StreamOptions.model_fields] if isinstance(options, dict) else []
+    unknown = [name for name in given if name not in kind.model_fields] + [f"stream_options.{name}" for name in inner]
+    if unknown:
+        raise ApiError(400, f"there is no field {unknown[0][:100]} here", unknown[0][:100], "unknown_parameter")
+
+
 def _same(value: Any, other: Any) -> bool:
     """Equality as JSON has it: `false` is not 0."""
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
@@ -189,8 +205,6 @@ def _told(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False)[0]
     # Members of a union are named in the location; the user knows the field only.
     place = str(first["loc"][0])
-    if first["type"] == "extra_forbidden":
-        return ApiError(400, f"there is no field {place[:100]} here", place[:100], "unknown_parameter")
     if first["type"] == "missing":
         return ApiError(400, f"{place} is missing", place, "missing_required_parameter")
     return ApiError(400, f"{place}: {first['msg'][0].lower()}{first['msg'][1:]}", place, "invalid_value")
@@ -198,8 +212,6 @@ def _told(error: ValidationError) -> ApiError:
 
 def _check(request: ChatRequest | CompletionRequest) -> None:
     """What the fields' types do not say."""
-    if len(request.stop_strings) > MAX_STOP_STRINGS:
-        raise ApiError(400, f"at most {MAX_STOP_STRINGS} stop strings are taken", "stop", "invalid_value")
     if "" in request.stop_strings:
         raise ApiError(400, "an empty stop string would end every answer at once", "stop", "invalid_value")
     if request.stream_options is not None and not request.stream:

@@ -10,12 +10,13 @@ no saving: every random number is a function of the seed and the step.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import shutil
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
@@ -46,6 +47,8 @@ UNREADABLE = (
     SafetensorError,
 )  # fmt: skip
 LOCK_TRIES, LOCK_PAUSE = 10, 0.02
+TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+EARLIER = re.compile(r"earlier_([0-9]{1,9})")
 
 
 class CheckpointError(ValueError):
@@ -69,6 +72,7 @@ def locked(run_dir: Path) -> Iterator[None]:
             raise RunInUseError(
                 f"{run_dir} is being used by another process; wait for it, or choose another trainer.experiment_name"
             )
+        _put_back(run_dir / "checkpoints")
         yield
 
 
@@ -77,7 +81,12 @@ def _lock(file: IO[str]) -> bool:
     for _ in range(LOCK_TRIES):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
+            if error.errno not in TAKEN:  # some network file systems have no locks
+                told = (
+                    f"the run directory cannot be locked ({error.strerror}); choose another trainer.default_local_dir"
+                )
+                raise OSError(error.errno, told, file.name) from error
             time.sleep(LOCK_PAUSE)
         else:
             return True
@@ -104,6 +113,7 @@ def write_checkpoint(
     aside = root / f".{final.name}.{os.getpid()}"
     try:
         root.mkdir(parents=True, exist_ok=True)
+        _put_back(root)
         for left_over in root.glob(".step_*"):  # of processes that were killed; the lock says that none is at work
             _remove(left_over)
         aside.mkdir()
@@ -115,18 +125,36 @@ def write_checkpoint(
         for path in sorted(aside.rglob("*")):
             sync(path)
         sync(aside)
-        if final.is_symlink() or final.exists():
-            _remove(final)
+        if os.path.lexists(final):  # out of the way, but whole until the new one is there
+            final.rename(_before(final))
         aside.rename(final)
         sync(root)
+        _put_back(root)
     except Exception as error:
         shutil.rmtree(aside, ignore_errors=True)
+        with suppress(OSError):
+            _put_back(root)
         if not _is_of_the_disk(error):
             raise
         raise SaveError(
             f"the checkpoint of step {step} could not be written to {root}: {error}. Earlier ones are untouched"
         ) from error
     return final
+
+
+def _before(final: Path) -> Path:
+    """Where a checkpoint stands while another of the same step takes its place."""
+    return final.with_name(f".{final.name}.before")
+
+
+def _put_back(root: Path) -> None:
+    """Under the name of every checkpoint there is a whole one: the new one if it is there, else the one before."""
+    for before in root.glob(".step_*.before"):
+        final = before.with_name(before.name.removeprefix(".").removesuffix(".before"))
+        if os.path.lexists(final):
+            _remove(before)
+        else:
+            before.rename(final)
 
 
 def _is_of_the_disk(error: Exception) -> bool:
@@ -270,8 +298,8 @@ def set_aside(run_dir: Path, after: int) -> Path | None:
     moved = later + [run_dir / name for name in names if (run_dir / name).exists()]
     if not moved:
         return None
-    number = 1 + sum(1 for _ in run_dir.glob("earlier_*"))
-    target = run_dir / f"earlier_{number}"
+    taken = [int(found[1]) for path in run_dir.iterdir() if (found := EARLIER.fullmatch(path.name))]
+    target = run_dir / f"earlier_{1 + max(taken, default=0)}"
     target.mkdir()
     for path in moved:
         path.rename(target / path.name)

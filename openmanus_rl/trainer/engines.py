@@ -25,10 +25,13 @@ def make_vllm(rollout: RolloutConfig, model_config: Any, tokenizer: Any, dtype: 
         if rollout.n_servers or rollout.server_urls:
             from openmanus_rl.rollout.vllm_servers import VllmServers
 
-            return VllmServers(
+            engine: Engine = VllmServers(
                 settings, tokenizer, rollout.n_servers, rollout.server_urls, rollout.weights_dir, belongings
             )
-        return VllmEngine(settings, tokenizer, belongings)
+        else:
+            engine = VllmEngine(settings, tokenizer, belongings)
+        engine.vocabulary = model_config.vocab_size
+        return engine
     except BaseException:
         belongings.cleanup()
         raise

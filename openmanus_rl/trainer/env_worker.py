@@ -32,9 +32,9 @@ class PlayNews:
 class EnvWorker:
     """Plays episodes in its own environments, with engines that are elsewhere."""
 
-    def __init__(self, folder: str, number: int, config: Config, tokenizer: Any) -> None:
+    def __init__(self, folder: str, number: int, config: Config, tokenizer: Any, vocabulary: int) -> None:
         settle(folder)
-        self.number, self.config, self.tokenizer = number, config, tokenizer
+        self.number, self.config, self.tokenizer, self.vocabulary = number, config, tokenizer, vocabulary
         self.agent: OpenManusAgent | None = None
         self._news = threading.Condition()
         self._play = -1
@@ -85,7 +85,7 @@ class EnvWorker:
         assert rollout.max_model_len is not None
         engine = RemoteEngine(
             f"worker {self.number} {os.getpid()} {play}", hosts, rollout.max_num_seqs * len(hosts),
-            rollout.max_model_len, config.trainer.stage_timeout,
+            rollout.max_model_len, self.vocabulary, config.trainer.stage_timeout,
         )  # fmt: skip
         if self._play == play:
             self._lost = engine.lost

@@ -47,7 +47,8 @@ class RayWorkerGroup:
         self.has_vllm = rollout.name == "vllm"
         self.over_nccl, self.joined = rollout.weight_transfer == "nccl", False
         trusted = config.actor_rollout_ref.model.trust_remote_code
-        self.probes = probe_requests(tokenizer, load_config(path, trusted).vocab_size, rollout.temperature)
+        self.vocabulary: int = load_config(path, trusted).vocab_size
+        self.probes = probe_requests(tokenizer, self.vocabulary, rollout.temperature)
         trainer = config.trainer
         self.colocated = trainer.placement == "colocated"
         self.device = "cuda:0" if trainer.n_gpus_per_node else "cpu"  # the only one that Ray lets an actor see
@@ -104,7 +105,9 @@ class RayWorkerGroup:
     def _start_env_worker(self, number: int) -> Any:
         place = self.config.trainer.n_workers + self.n_engines + number
         config, _, tokenizer = self.shared
-        return self.cluster.start(EnvWorker, place, {"CPU": 1.0}, 4, self.folder, number, config, tokenizer)
+        return self.cluster.start(
+            EnvWorker, place, {"CPU": 1.0}, 4, self.folder, number, config, tokenizer, self.vocabulary
+        )
 
     @property
     def hosts(self) -> list[Any]:

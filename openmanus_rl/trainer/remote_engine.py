@@ -34,12 +34,12 @@ class RemoteEngine(Engine):
     """
 
     def __init__(
-        self, client: str, hosts: Sequence[Any], max_sessions: int, max_model_len: int, seconds: float
+        self, client: str, hosts: Sequence[Any], max_sessions: int, max_model_len: int, vocabulary: int, seconds: float
     ) -> None:
         super().__init__()
         self.ray = import_ray()
         self.client, self.hosts, self.seconds = client, list(hosts), seconds
-        self.max_sessions, self.max_model_len = max_sessions, max_model_len
+        self.max_sessions, self.max_model_len, self.vocabulary = max_sessions, max_model_len, vocabulary
         self.alive = list(range(len(self.hosts)))
         self.homes = Homes()
         self.pending: dict[str, tuple[int, Request]] = {}

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
-MS_RDONLY, MS_REMOUNT, MS_REC, MS_PRIVATE = 0x1, 0x20, 0x4000, 0x40000
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 0x1, 0x20, 0x1000, 0x4000, 0x40000, 0x2
 REFUSED = "MOUNTING IS NOT ALLOWED HERE, so this test proves nothing"
 
 
@@ -38,6 +38,20 @@ def resize(place: Path, size: str) -> None:
 def make_read_only(place: Path) -> None:
     """Nobody can write to it any more."""
     _mount("tmpfs", place, None, MS_REMOUNT | MS_RDONLY, "")
+
+
+def freeze(place: Path) -> None:
+    """From now on nobody can write there, also while files are open: as a disk does that has found an error.
+
+    The kernel makes nothing read-only that somebody writes to, so a read-only view is laid over it.
+    """
+    _mount(str(place), place, None, MS_BIND, "")
+    _mount("none", place, None, MS_BIND | MS_REMOUNT | MS_RDONLY, "")
+
+
+def thaw(place: Path) -> None:
+    """Undo `freeze`."""
+    _call("umount2", str(place).encode(), MNT_DETACH)
 
 
 def fill(place: Path, leave: int = 0) -> None:

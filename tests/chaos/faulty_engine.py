@@ -19,6 +19,7 @@ import pytest
 
 from openmanus_rl.rollout.engine import Completion, EngineDiedError, Progress, Request
 from openmanus_rl.rollout.local_engine import LocalEngine
+from tests.rollout.models import tokenizer
 
 
 def _unchecked(completion: Completion, **fields: Any) -> Completion:
@@ -33,6 +34,12 @@ def _one_value(completion: Completion, value: float) -> Completion:
     return _unchecked(completion, logprobs=np.append(completion.logprobs[:-1], np.float32(value)))
 
 
+def _with_tokens(completion: Completion, token_ids: list[int]) -> Completion:
+    """As a server may answer that counts otherwise, or has another model: a log-prob each, as it should be."""
+    logprobs = np.full(len(token_ids), -1.0, np.float32)
+    return _unchecked(completion, token_ids=np.array(token_ids, np.int32), logprobs=logprobs)
+
+
 ANSWERS: dict[str, Callable[[Completion], Completion]] = {
     "error": lambda c: Completion(c.request_id, c.token_ids[:0], c.logprobs[:0], "error", error="out of memory"),
     "silent error": lambda c: Completion(c.request_id, c.token_ids[:0], c.logprobs[:0], "error", error=""),
@@ -41,6 +48,12 @@ ANSWERS: dict[str, Callable[[Completion], Completion]] = {
     "nan": lambda c: _one_value(c, float("nan")),
     "inf": lambda c: _one_value(c, float("-inf")),
     "above 0": lambda c: _one_value(c, 0.7),
+    "endless": lambda c: _with_tokens(c, [7] * 5000),
+    "one too many": lambda c: _with_tokens(c, [7] * 7),
+    "nothing": lambda c: _with_tokens(c, []),
+    "unknown id": lambda c: _with_tokens(c, [*c.token_ids.tolist()[:-1], 10**8]),
+    "next id": lambda c: _with_tokens(c, [*c.token_ids.tolist()[:-1], len(tokenizer())]),
+    "negative id": lambda c: _with_tokens(c, [*c.token_ids.tolist()[:-1], -1]),
     "stranger": lambda c: replace(c, request_id="nobody's"),
 }
 """What arrives in place of an answer."""

@@ -14,7 +14,7 @@ from openmanus_rl.data.jsonl import read_trajectories
 from openmanus_rl.trainer import checkpoint, main_ppo
 from openmanus_rl.trainer.checkpoint import CheckpointError
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
-from tests.chaos.disks import REFUSED, fill, make_read_only, make_room, mount_small_disk, resize
+from tests.chaos.disks import REFUSED, fill, freeze, make_read_only, make_room, mount_small_disk, resize, thaw
 from tests.chaos.processes import Nursery, each_moment, fork, train, wait_for
 from tests.chaos.test_signals import Kept
 from tests.trainer.runs import lucky_settings, model_dir, small_config
@@ -39,7 +39,7 @@ def settings(folder: Path, *overrides: str) -> list[str]:
 
 def trained(folder: Path, name: str, words: list[str], **more: Any) -> Any:
     """A run to its end, as a process of its own on the same disk."""
-    call = "filling" if more else "training"
+    call = "training" if not more else "filling" if "leave" in more else "freezing"
     place = folder / name
     return wait_for(fork(f"{HERE}:{call}", place, {"words": words, **more}), place)
 
@@ -263,6 +263,56 @@ def test_a_read_only_run_directory_is_refused_before_anything_is_done(nursery: N
     assert f"{key}: {tmp_path / 'disk' / 'run'} cannot be written to" in again_err
     assert f"{key}: {tmp_path / 'disk'} cannot be written to" in new_err
     assert saved == [1, 2]
+
+
+def freezing(words: list[str], disk: str, at: int) -> None:
+    """Train; at a moment, the disk becomes read-only."""
+    left = [at]
+
+    def moment() -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            freeze(Path(disk))
+
+    each_moment("files", disk, moment)
+    train(words)
+
+
+def freeze_at_random_moments(folder: str, seed: int, moments: int) -> Any:
+    """Again and again, starting anew each time; then to the end."""
+    base, rng, told_ = Path(folder), random.Random(seed), []
+    disk = base / "disk"
+    if not mount_small_disk(disk, "64m"):
+        return REFUSED
+    kept, words = Kept(disk), settings(base)
+    for blow in range(3):
+        ended = trained(base, f"blow_{blow}", words, disk=str(disk), at=rng.randint(moments // 5, moments // 3))
+        told_.append([ended.code, ended.err])
+        thaw(disk)
+        kept.look()
+    told_.append([trained(base, "last", words).code, ""])
+    kept.look()
+    shutil.copytree(disk / "run", base / "run")
+    return told_
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
+def test_a_disk_that_becomes_read_only_while_it_is_written_to_costs_no_more_than_the_step(
+    nursery: Nursery, straight: Path, moments: dict[str, int], tmp_path: Path, seed: int
+) -> None:
+    model_dir(tmp_path)
+    *struck, last = asked(nursery, "freeze_at_random_moments", tmp_path, seed=seed, moments=moments["files"])
+    assert last[0] == 0
+    assert struck[0][0] == exits.FAILED
+    for code, err in struck:
+        assert code in (0, exits.FAILED), err
+        assert "Traceback" not in err
+        if code:
+            assert "error: " in err
+            assert "Read-only file system" in err
+            assert str(tmp_path / "disk" / "run") in err
+    assert same(final_weights(straight), final_weights(tmp_path))
+    assert told(straight) == told(tmp_path)
 
 
 def test_a_checkpoint_that_cannot_be_read_is_not_called_the_way_onward(

@@ -35,6 +35,12 @@ TOLD = {
     "nan": "the engine gave a log-prob that is not finite",
     "inf": "the engine gave a log-prob that is not finite",
     "above 0": r"the engine gave a log-prob of 0\.\d+, which no probability has",
+    "endless": "the engine gave 5000 tokens, and was asked for 6 at most",
+    "one too many": "the engine gave 7 tokens, and was asked for 6 at most",
+    "nothing": "the engine gave no tokens: a response has at least the one that ends it",
+    "unknown id": r"the engine gave a token id of 100000000, which is not in the vocabulary of \d+",
+    "next id": "the engine gave a token id of 320, which is not in the vocabulary of 320",
+    "negative id": r"the engine gave a token id of -1, which is not in the vocabulary of \d+",
 }
 
 
@@ -88,8 +94,9 @@ def in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_runs")
-def test_a_run_leaves_out_what_the_engine_spoilt_and_goes_on(tmp_path: Path) -> None:
-    with faulty("nan", 0.1) as kind:
+@pytest.mark.parametrize("fault", ["nan", "endless", "nothing", "unknown id"])
+def test_a_run_leaves_out_what_the_engine_spoilt_and_goes_on(fault: str, tmp_path: Path) -> None:
+    with faulty(fault, 0.1) as kind:
         run.train(small_config(tmp_path, "env.retries=0", "trainer.max_failure_rate=0.9", "trainer.test_freq=-1",
                                "trainer.val_before_train=false"))  # fmt: skip
         struck = kind.struck
@@ -129,6 +136,38 @@ def test_an_engine_that_dies_ends_the_run_which_goes_on_with_another(
         main_ppo.run(config)
     assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]
     assert [checkpoint.step_of(path) for path in checkpoint.checkpoints(tmp_path / "run")] == [1, 2, 3, 4]
+
+
+def test_an_engine_that_stalls_while_it_is_collected_from_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside the trainer, with `trainer.async_rollout`: the place of vLLM is taken by our engine on a copy."""
+    made: list[FaultyEngine] = []
+
+    def apart(rollout: Any, model_config: Any, decoder: Any, dtype: str, on_gpu: bool) -> FaultyEngine:
+        del rollout, model_config, dtype, on_gpu
+        made.append(FaultyEngine(make_model(positions=1024), decoder, n_threads=1))
+        return made[-1]
+
+    monkeypatch.setattr(local_group, "make_vllm", apart)
+    monkeypatch.setattr(main_ppo, "find_spec", lambda _: True)
+    monkeypatch.setattr(engine_host, "LAST_STEP", 0.2)
+    config = small_config(
+        tmp_path, "actor_rollout_ref.rollout.name=vllm", "trainer.async_rollout.max_staleness=1",
+        "trainer.stage_timeout=5", "trainer.test_freq=-1", "trainer.val_before_train=false",
+        "actor_rollout_ref.actor.policy_loss.rollout_correction=tis_token",
+    )  # fmt: skip
+    with faulty("stalls", at=50), pytest.raises(SystemExit) as ended:
+        main_ppo.run(config)
+    assert ended.value.code == exits.FAILED
+    error, onward = capsys.readouterr().err.splitlines()[-2:]
+    # Whoever notices first: the one who collects, or the one who publishes.
+    assert re.fullmatch("error: the engine (finished nothing in 5 s|did not do in 5 s what it was asked to)", error)
+    assert "the same command goes on from" in onward
+    made[0].resumed.set()
+    with faulty(""):
+        main_ppo.run(config)
+    assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("kept", [0, 16])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from openmanus_rl.rollout.engine import Completion, Engine, Request, SamplingParams
+from openmanus_rl.rollout.engine_host import EngineHost, HostClient
 from openmanus_rl.rollout.local_engine import LocalEngine
 from openmanus_rl.rollout.openai_engine import OpenAIEngine
 from openmanus_rl.rollout.scripted_engine import ScriptedEngine
@@ -78,11 +79,34 @@ def test_every_token_has_a_log_prob_and_the_answers_keep_their_order(engine: Eng
     for request, answer in zip(requests, answers, strict=True):
         assert 1 <= len(answer.token_ids) == len(answer.logprobs) <= request.sampling.max_tokens
         assert (answer.logprobs <= 0).all()
+        engine.check_written(request, answer)
         assert answer.text == tokenizer().decode(answer.token_ids, skip_special_tokens=True)
         assert answer.finish_reason in ("stop", "length")
         assert answer.weights_version == 0
     assert engine.in_flight == 0
     assert engine.poll() == []
+
+
+@pytest.mark.parametrize("kind", ["scripted", "local"])
+def test_an_engine_and_its_clients_know_the_vocabulary(kind: str) -> None:
+    host = EngineHost(ENGINES[kind]())
+    assert HostClient(host, "client").vocabulary == host.engine.vocabulary == len(tokenizer())
+    host.close()
+
+
+@pytest.mark.parametrize("token", [-1, 10**8])
+def test_text_without_tokens_is_an_answer_only_where_nobody_trains_on_it(token: int) -> None:
+    """A hosted model may give text alone; tokens that it does give are looked at, as far as they are known."""
+    engine, request = ENGINES["scripted"](), ask("a")
+    nothing = Completion("a", np.empty(0, np.int32), np.empty(0, np.float32), "stop", "west")
+    with pytest.raises(ValueError, match="the engine gave no tokens"):
+        engine.check_written(request, nothing)
+    engine.trainable = False
+    engine.check_written(request, nothing)
+    answer = Completion("a", np.array([7], np.int32), np.array([-1.0], np.float32), "stop", "west")
+    object.__setattr__(answer, "token_ids", np.array([token], np.int32))
+    with pytest.raises(ValueError, match=rf"a token id of {token}, which is not in the vocabulary of 320"):
+        engine.check_written(request, answer)
 
 
 def test_length_and_stop_tokens_end_a_response(engine: Engine) -> None:

@@ -1,5 +1,7 @@
 """The local engine against plain forward passes: log-probs, cache, eviction, sharing, sampling."""
 
+import copy
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -256,7 +258,7 @@ def test_noise_has_addresses() -> None:
 def test_stop_strings_across_tokens_and_multi_byte_characters() -> None:
     from openmanus_rl.rollout.stopping import StopChecker
 
-    checker = StopChecker(tokenizer(), len(tokenizer()))
+    checker = StopChecker(tokenizer())
     cases = [
         ("</action>", "</action>", True),
         ("a>b", "</action>", False),
@@ -269,7 +271,32 @@ def test_stop_strings_across_tokens_and_multi_byte_characters() -> None:
         written = tokenizer().encode(text, add_special_tokens=False)
         assert checker.ends(written, (stop,)) is ends, text
     with pytest.raises(ValueError, match="stop strings need a tokenizer"):
-        StopChecker(None, 10).ends([1], ("a",))
+        StopChecker(None).ends([1], ("a",))
+
+
+def test_a_token_is_decoded_once_for_all_stop_strings() -> None:
+    from openmanus_rl.rollout.stopping import StopChecker
+
+    decoded: list[list[int]] = []
+
+    class Counting:
+        def decode(self, token_ids: Any, skip_special_tokens: bool = True) -> str:
+            decoded.append(list(token_ids))
+            return str(tokenizer().decode(token_ids, skip_special_tokens=skip_special_tokens))
+
+    checker = StopChecker(Counting())
+    written = tokenizer().encode("take key", add_special_tokens=False)
+    for k in range(1000):  # every client of a server names its own
+        assert not checker.ends(written, (f"{k}!",))
+    assert decoded == [[written[-1]]]
+
+
+def test_stop_tokens_are_looked_up_not_searched() -> None:
+    params = SamplingParams(max_tokens=4, stop_token_ids=(5, 2, 5))
+    assert params.stop_token_ids == (5, 2, 5)
+    assert params.stop_tokens == frozenset({2, 5})
+    changed = dataclasses.replace(copy.deepcopy(params), stop_token_ids=(7,))  # as it reaches other processes
+    assert changed.stop_tokens == frozenset({7})
 
 
 def test_threads_are_chosen_and_put_back() -> None:

@@ -373,11 +373,12 @@ def test_log_probs_that_are_no_numbers(setup: Setup, wrong: float) -> None:
     assert f"the model gave a log-prob of {wrong}: its weights or activations are not finite" in str(answer.error)
 
 
-@pytest.mark.parametrize("wrong", [-1, 2**31])
-def test_token_ids_that_are_none(setup: Setup, wrong: int) -> None:
-    answer = one(setup([completion("a", [wrong], [-1.0])], mode="completions"))
+@pytest.mark.parametrize("read", [None, tokenizer()])
+@pytest.mark.parametrize("wrong", [-1, 2**31, 2**63 - 1])
+def test_token_ids_that_are_none(setup: Setup, wrong: int, read: Any) -> None:
+    answer = one(setup([completion("a", [7, wrong], [-1.0, -1.0])], mode="completions", tokenizer=read))
     assert answer.finish_reason == "error"
-    assert "request r: " in str(answer.error)
+    assert f"the answer holds a token id of {wrong}, which no vocabulary has" in str(answer.error)
 
 
 def test_an_unknown_model_lists_those_there_are(setup: Setup) -> None:

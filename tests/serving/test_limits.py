@@ -10,11 +10,13 @@ from typing import Any
 
 import openai
 import pytest
+from pydantic import ValidationError
 
 from openmanus_rl.rollout.engine import Completion, Progress
 from openmanus_rl.rollout.local_engine import LocalEngine
 from openmanus_rl.serving import engines
 from openmanus_rl.serving.model import Limits, ServedModel
+from openmanus_rl.serving.requests import ApiError, read_request
 from tests.rollout.models import CHATML, make_model, tokenizer
 from tests.serving.servers import NAME, Served, ask, served
 
@@ -90,6 +92,12 @@ def wait_for(server: Served, running: int) -> None:
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "at most 4 stop strings"),
         ({"stop": ""}, "stop", "an empty stop string"),
         ({"stop": 7}, "stop", "valid"),
+        (
+            {"stop_token_ids": list(range(257))},
+            "stop_token_ids",
+            "at most 256 ids are taken, and stop_token_ids has 257",
+        ),
+        ({"stop_token_ids": [1, -1]}, "stop_token_ids", "greater than or equal to 0"),
         ({"seed": 2**63}, "seed", "less than"),
         ({"logprobs": 3}, "logprobs", "valid boolean"),
         ({"top_logprobs": 5, "logprobs": True}, "top_logprobs", "not supported here; only 0 is taken"),
@@ -98,6 +106,11 @@ def wait_for(server: Served, running: int) -> None:
         ({"presence_penalty": 0.5}, "presence_penalty", "not supported here; only 0 is taken"),
         ({"logit_bias": {"5": 1}}, "logit_bias", "not supported"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "goes with stream=true"),
+        (
+            {"stream_options": {"magic": 1}, "stream": True},
+            "stream_options.magic",
+            "there is no field stream_options.magic",
+        ),
         ({"magic": 1}, "magic", "there is no field magic here"),
     ],
 )
@@ -105,6 +118,31 @@ def test_a_wrong_field_is_named(server: Served, wrong: dict[str, Any], param: st
     status, answer = ask(server.port, "/v1/chat/completions", {"model": NAME, "messages": HELLO, **wrong})
     assert (status, answer["error"]["type"], answer["error"]["param"]) == (400, "invalid_request_error", param)
     assert message in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"messages": [0] * 100_000},
+        {"stop": [0] * 100_000},
+        {"stop_token_ids": ["a"] * 100_000},
+        {"stop_token_ids": [1] * 100_000},
+        {f"f{k}": 0 for k in range(100_000)},
+        {"stream_options": {f"f{k}": 0 for k in range(100_000)}},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_body_full_of_mistakes_is_refused_for_the_first(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ApiError) as refused:
+        read_request("chat", {"model": NAME, "messages": HELLO, **wrong})
+    found = refused.value.__context__  # what pydantic made of it; none where it was not asked
+    assert found is None or (isinstance(found, ValidationError) and found.error_count() <= 2)
+
+
+def test_stop_tokens_that_are_named_twice_are_one(server: Served) -> None:
+    asked = read_request("chat", {"model": NAME, "messages": HELLO, "stop_token_ids": [7, 2, 7, 7]})
+    [request] = server.app.model.job(asked, Limits()).requests
+    assert request.sampling.stop_token_ids == (7, 2)
 
 
 @pytest.mark.parametrize(

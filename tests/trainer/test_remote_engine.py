@@ -33,7 +33,7 @@ def hosts(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 @pytest.fixture
 def make(hosts: list[Any]) -> Callable[[], Engine]:
     """Clients of their own."""
-    return lambda: RemoteEngine(f"client {next(CLIENTS)}", hosts, 256, 512, 60.0)
+    return lambda: RemoteEngine(f"client {next(CLIENTS)}", hosts, 256, 512, len(tokenizer()), 60.0)
 
 
 def test_episodes_are_spread_and_stay(make: Callable[[], Any]) -> None:

@@ -4,12 +4,14 @@ An environment is entered by one thread at a time. Requests for one session wait
 that they hold no thread while they wait. A slow environment works in a thread and holds up only its own session; steps
 that have proved quick are done in the event loop itself: handing them to a thread and back costs more than they do, and
 halves how many ALFWorld plays in a second. That is for environments of this package only: one that hangs there would
-hang the server. With one thread everything happens in that thread.
+hang the server. One that hangs in a thread is given up after `call_seconds`, with its session, and another thread takes
+the place of the one that is lost. With one thread everything happens in that thread, and nothing can be given up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import threading
@@ -29,6 +31,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 # A thread that computes keeps the others from running for this long anyway (Python's switch interval).
 QUICK_SECONDS = 0.005
+# So many threads may be stuck in environments that were given up; a server that has lost them all should be looked at.
+MOST_LOST = 1000
 
 
 class _RaisedInsideError(Exception):
@@ -37,6 +41,10 @@ class _RaisedInsideError(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class _HangsError(Exception):
+    """An environment did not return in time; the thread that is in it is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,8 @@ class Limits:
     """A session that nobody has used for so long is closed."""
     threads: int = 4
     """How many environments may be at work at once; with 1, all are made, played and closed by the same thread."""
+    call_seconds: float = 600.0
+    """An environment that does not answer a call for so long is given up (with more than one thread)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +114,11 @@ class Sessions:
         self._open: dict[int, Session] = {}
         self._creating = asyncio.Lock()
         self.pace = Pace()
-        self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="environment")
+        self._places = asyncio.Semaphore(limits.threads)
+        self._lost = 0
+        # Threads are bounded by `_places`: what is lost to environments that hang must not be missing.
+        most = 1 if limits.threads == 1 else limits.threads + MOST_LOST
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="environment")
         # A client of a server that was restarted must never meet someone else's session under its old id, so ids
         # start anywhere; they stay below 2**53, which every JSON reader holds exactly.
         self._next = secrets.randbits(32) << 20
@@ -128,6 +142,8 @@ class Sessions:
             except _RaisedInsideError as raised:
                 log.error("an environment could not be made", exc_info=raised.error)
                 raise RequestRefusedError(500, f"the environment could not be made: {_told(raised.error)}") from None
+            except _HangsError as hangs:
+                raise RequestRefusedError(500, f"the environment could not be made: {hangs}") from None
             session = Session(self._next, made, self._clock())
             self._next += 1
             self._open[session.id] = session
@@ -174,14 +190,24 @@ class Sessions:
                 raise RequestRefusedError(
                     500, f"the environment failed: {session.broken}; session {session_id} is broken"
                 ) from None
+            except _HangsError as hangs:
+                session.closed = True  # for those who wait; nobody can enter it again, not even to close it
+                self._open.pop(session_id, None)
+                told = f"the environment failed: {hangs}; session {session_id} is given up"
+                raise RequestRefusedError(500, told) from None
             finally:
                 session.used = self._clock()
 
     async def look_up(self, call: Callable[[Session], T]) -> T:
         """What `call` answers about the environment that lists the tasks."""
         async with self.catalogue.waiting:
+            if self.catalogue.broken:
+                raise RequestRefusedError(500, f"the environment failed: {self.catalogue.broken}")
             try:
                 return await self._in_pool(self.catalogue.enter, call)
+            except _HangsError as hangs:
+                self.catalogue.broken = f"its list of tasks: {hangs}"
+                raise RequestRefusedError(500, f"the environment failed: {self.catalogue.broken}") from None
             except _RaisedInsideError as raised:
                 log.error("the environment failed to list its tasks", exc_info=raised.error)
                 raise RequestRefusedError(500, f"the environment failed: {_told(raised.error)}") from None
@@ -208,22 +234,41 @@ class Sessions:
 
     def close_all(self, seconds: float) -> int:
         """Close everything when the event loop has ended; how many environments did not return within `seconds`."""
-        closing = [self._pool.submit(session.enter, _close_env) for session in (*self._open.values(), self.catalogue)]
-        stuck = len(wait(closing, seconds).not_done)
+        left = [*self._open.values(), *([] if self.catalogue.broken else [self.catalogue])]
+        one = self.limits.threads == 1  # then it must be the one in which they were made
+        closer = self._pool if one else ThreadPoolExecutor(self.limits.threads, thread_name_prefix="closing")
+        closing = [closer.submit(session.enter, _close_env) for session in left]
+        stuck = len(wait(closing, seconds).not_done) + self._lost
         self._open.clear()
-        self._pool.shutdown(wait=not stuck, cancel_futures=True)
+        for pool in (closer, self._pool):
+            pool.shutdown(wait=not stuck, cancel_futures=True)
         return stuck
 
     async def _shut(self, session: Session) -> None:
         async with session.waiting:
+            if session.closed:  # it was given up meanwhile
+                return
             session.closed = True
-            await self._in_pool(session.enter, _close_env)
+            with contextlib.suppress(_HangsError):  # it is gone either way
+                await self._in_pool(session.enter, _close_env)
 
     def _is_idle(self, session: Session) -> bool:
         return not session.waiting.locked() and self._clock() - session.used > self.limits.idle_seconds
 
     async def _in_pool(self, function: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+        """What `function` answers, in a thread; _HangsError if it does not in time."""
+        seconds = None if self.limits.threads == 1 else self.limits.call_seconds
+        async with self._places:
+            answer = asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+            try:
+                if (await asyncio.wait([answer], timeout=seconds))[0]:
+                    return answer.result()
+            finally:
+                answer.cancel()  # whatever it may say one day, nobody waits for it
+            self._lost += 1
+            told = f"it did not return within {seconds:g} s"
+            log.error("an environment was given up: %s; %d so far", told, self._lost)
+            raise _HangsError(told)
 
 
 def _contained(call: Callable[..., T], *arguments: object) -> T:

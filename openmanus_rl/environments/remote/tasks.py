@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from openmanus_rl.environments.base import SPLITS, NumberedTasks, Split, parse_numbered_task
 from openmanus_rl.environments.remote.errors import RemoteEnvError
@@ -43,7 +44,7 @@ class RemoteTasks(Sequence[str]):
             return self._pages[number]
         told = self._get(f"/tasks?split={self.split}&offset={number * PAGE}&limit={PAGE}")
         listed, total = (told.get("tasks"), told.get("total")) if isinstance(told, dict) else (None, None)
-        if not isinstance(listed, list) or not isinstance(total, int) or self._total not in (-1, total):
+        if not isinstance(listed, list) or not _is_count(total) or self._total not in (-1, total):
             raise RemoteEnvError(f"the server's list of {self.split} tasks is not one, or has changed; start again")
         if len(listed) != min(PAGE, max(0, total - number * PAGE)) or not all(isinstance(t, str) for t in listed):
             raise RemoteEnvError(f"page {number} of the server's list of {self.split} tasks is incomplete")
@@ -52,6 +53,11 @@ class RemoteTasks(Sequence[str]):
         if len(self._pages) > _PAGES_KEPT:
             self._pages.popitem(last=False)
         return page
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    """A number of tasks, which `len` can give."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= sys.maxsize
 
 
 class DataIndexes:

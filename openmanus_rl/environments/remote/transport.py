@@ -6,12 +6,14 @@ standard library's `http.client`, and 700 with httpx, with which no client gets 
 
 from __future__ import annotations
 
+import functools
 import http.client
+import io
 import os
 import selectors
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import orjson
@@ -122,9 +124,42 @@ if hasattr(os, "register_at_fork"):  # two processes must not talk over one sock
     os.register_at_fork(after_in_child=_all_connections.clear)
 
 
+class _Timely(io.RawIOBase):
+    """What comes in over a socket, until a deadline. A socket's own time-out begins anew with every byte."""
+
+    def __init__(self, sock: socket.socket, incoming: io.RawIOBase, deadline: float) -> None:
+        super().__init__()
+        self._sock, self._incoming, self._deadline = sock, incoming, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer did not end")
+        self._sock.settimeout(left)
+        return self._incoming.readinto(buffer)
+
+    def close(self) -> None:
+        self._incoming.close()
+        super().close()
+
+
+class _TimelyResponse(http.client.HTTPResponse):
+    """Status, headers and body, all of them until the deadline."""
+
+    def __init__(self, sock: socket.socket, *given: Any, deadline: float, **named: Any) -> None:
+        super().__init__(sock, *given, **named)
+        self.fp = io.BufferedReader(_Timely(sock, self.fp.detach(), deadline))
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Sends requests to one server, each exactly once; whoever calls decides what may be sent again."""
+    """Sends requests to one server, each exactly once; whoever calls decides what may be sent again.
+
+    `timeout` is for a call as a whole, from the connection to the last byte of the answer.
+    """
 
     address: Address
     token: str | None
@@ -144,8 +179,10 @@ class Caller:
             headers["Content-Type"] = "application/json"
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
+        deadline = time.monotonic() + timeout
         connections = connections_to(self.address)
         connection = connections.take(timeout)
+        connection.response_class = functools.partial(_TimelyResponse, deadline=deadline)  # type: ignore[assignment]
         where = f"{method} {self.address}{path.partition('?')[0]}"
         try:
             connection.request(method, self.address.path + path, body, headers)

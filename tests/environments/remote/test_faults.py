@@ -1,7 +1,12 @@
 """Servers that die, hang up, are busy or wrong: a step is never sent twice, and what can be repeated is."""
 
+import contextlib
 import os
+import select
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -107,6 +112,43 @@ def test_a_step_that_takes_too_long_is_not_repeated() -> None:
         with pytest.raises(AnswerLostError, match=r"got no answer within 0.05 s \(TimeoutError"):
             env.step("a")
         assert server.calls.count("/step") == 0
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 120\r\n\r\n"
+
+
+@contextmanager
+def dripping(at_once: bytes, rest: bytes) -> Iterator[str]:
+    """A server that sends the end of its answer byte by byte, each well within the time-out, for as long as it is
+    listened to. The answer is complete after some seconds.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def drip() -> None:
+            connection, _ = listening.accept()
+            with connection, contextlib.suppress(OSError):
+                while not connection.recv(4096).endswith(b"\r\n\r\n"):
+                    pass
+                connection.sendall(at_once)
+                for byte in rest:
+                    if select.select([connection], [], [], 0.04)[0]:  # the client has hung up
+                        return
+                    connection.sendall(bytes([byte]))
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("at_once", "rest"), [(HEAD, b" " * 118 + b"{}"), (b"", HEAD.replace(b"120", b"2") + b"{}" + b" " * 60)]
+)
+def test_an_answer_that_drips_has_no_more_time_than_any_other(at_once: bytes, rest: bytes) -> None:
+    with dripping(at_once, rest) as url:
+        caller = transport.Caller(transport.Address.parse(url), None, 0.3)
+        with pytest.raises(AnswerLostError, match=r"got no answer within 0.3 s \(TimeoutError"):
+            caller.get("/version")
 
 
 @pytest.mark.parametrize("path", ["version", "create", "reset"])
@@ -218,3 +260,11 @@ def test_a_forked_process_has_connections_of_its_own() -> None:
         os._exit(0 if transport.connections_to(address) is not before else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert transport.connections_to(address) is before
+
+
+@pytest.mark.parametrize("total", [-5, 2**63, True, 1.0, None])
+def test_a_number_of_tasks_that_is_none(total: Any) -> None:
+    with scripted(ours(tasks={"tasks": [], "total": total})) as server:
+        env = make_env(f"remote:{server.url}", **FAST)
+        with pytest.raises(RemoteEnvError, match="the server's list of train tasks is not one"):
+            len(env.tasks("train"))

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import orjson
@@ -142,6 +142,103 @@ def test_an_environment_that_does_not_return_is_counted() -> None:
     sessions = Sessions(Closable, Limits())
     with sessions.catalogue.entered:
         assert sessions.close_all(0.01) == 1
+
+
+class Hanging(Closable):
+    """Its instances wait where they are told to, until they are let go."""
+
+    place = ""
+    let_go = threading.Event()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wait("make")
+
+    def wait(self, place: str) -> None:
+        if self.place == place:
+            assert self.let_go.wait(60)
+
+    def close(self) -> None:
+        self.wait("close")
+        super().close()
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hanging]]:
+    Hanging.let_go.clear()
+    monkeypatch.setattr(Hanging, "place", "")
+    yield Hanging
+    Hanging.let_go.set()
+
+
+def end(test: Coroutine[Any, Any, None], sessions: Sessions, lost: int) -> None:
+    """What is lost is told at the end, so that the process can be ended by force."""
+    asyncio.run(test)
+    assert sessions.close_all(5.0) == lost
+
+
+def test_environments_that_hang_are_given_up_and_take_no_thread_from_others(
+    hanging: type[Hanging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = Sessions(hanging, Limits(threads=2, call_seconds=0.5))
+
+    async def test() -> None:
+        for _ in range(3):  # more than there are threads
+            key = await sessions.create()
+            calls = [sessions.step(key, lambda session: session.env.wait("step")) for _ in range(2)]  # type: ignore[attr-defined]
+            monkeypatch.setattr(hanging, "place", "step")
+            told = await asyncio.gather(*calls, return_exceptions=True)
+            monkeypatch.setattr(hanging, "place", "")
+            assert str(told[0]) == (
+                f"the environment failed: it did not return within 0.5 s; session {key} is given up"
+            )
+            assert str(told[1]).startswith(f"no session {key}")
+            with pytest.raises(RequestRefusedError, match="no session"):
+                await sessions.close(key)
+        assert len(sessions) == 0
+        other = await sessions.create()
+        assert await sessions.step(other, lambda session: session.id) == other
+
+    end(test(), sessions, lost=3)
+
+
+@pytest.mark.parametrize("place", ["make", "close"])
+def test_environments_that_hang_while_they_are_made_or_closed(
+    hanging: type[Hanging], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    sessions = Sessions(hanging, Limits(threads=2, call_seconds=0.5))
+
+    async def test() -> None:
+        for _ in range(3):
+            key = await sessions.create() if place == "close" else -1
+            monkeypatch.setattr(hanging, "place", place)
+            if place == "close":
+                await sessions.close(key)
+            else:
+                with pytest.raises(RequestRefusedError, match=r"could not be made: it did not return within 0.5 s"):
+                    await sessions.create()
+            monkeypatch.setattr(hanging, "place", "")
+        assert len(sessions) == 0
+        await sessions.create()
+
+    end(test(), sessions, lost=3)
+
+
+def test_a_list_of_tasks_that_hangs_is_asked_for_once(hanging: type[Hanging]) -> None:
+    sessions = Sessions(hanging, Limits(threads=2, call_seconds=0.5))
+    asked: list[int] = []
+
+    def hang(_: Session) -> None:
+        asked.append(1)
+        assert hanging.let_go.wait(60)
+
+    async def test() -> None:
+        for _ in range(3):
+            with pytest.raises(RequestRefusedError, match=r"its list of tasks: it did not return within 0.5 s"):
+                await sessions.look_up(hang)
+        assert asked == [1]
+
+    end(test(), sessions, lost=1)
 
 
 def test_with_one_thread_everything_happens_in_it() -> None:
