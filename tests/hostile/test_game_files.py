@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from openmanus_rl.environments.alfworld.expressions import evaluate
 from openmanus_rl.environments.alfworld.export import game_data
+from openmanus_rl.environments.alfworld.expressions import evaluate
 from openmanus_rl.environments.alfworld.generator import generate
 from openmanus_rl.environments.registry import make_env
 
