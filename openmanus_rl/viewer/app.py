@@ -6,7 +6,6 @@ import hashlib
 import secrets
 from typing import TYPE_CHECKING, Any
 
-import orjson
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -73,7 +72,7 @@ def make_app(runs: Sequence[RunFiles], hosts: Sequence[str] = LOOPBACK, token: s
     def episodes(number: int, request: Request) -> Response:
         run = _run(runs, number)
         return _unless_known(
-            request, run.stamp(), lambda: {"rows": run.rows(), "unreadable": run.unreadable(), "files_left_out": 0}
+            request, run.stamp(), lambda: {"rows": run.rows(), "faults": run.faults(), "files_left_out": 0}
         )
 
     @app.get("/api/runs/{number}/episodes/{row_id}")
@@ -133,4 +132,4 @@ def _unless_known(request: Request, tag: str, make: Callable[[], Any]) -> Respon
 
 
 def _json(value: Any, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(value), media_type="application/json", headers=headers)
+    return Response(page.as_json(value), media_type="application/json", headers=headers)
