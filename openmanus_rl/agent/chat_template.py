@@ -4,13 +4,15 @@
 
 Jinja's sandbox keeps it from Python's insides and from files; here it is also kept from running for ever and from
 filling the memory: `{% for a in range(99999) %}{% for b in range(99999) %}` and `{{ 'x' * 10**10 }}` are refused, and
-what would have to be counted at great length (`center`, `lipsum`, `%9999d`) is not there. What a template writes is
-what transformers would write; the tests compare them.
+what would have to be counted at great length (`center`, `lipsum`, `%9999d`) is not there. Every operation whose work
+grows with its operands asks first, and looks at the clock: loops and their conditions, comparisons, operators, filters,
+tests and calls. What a template writes is what transformers would write; the tests compare them.
 """
 
 from __future__ import annotations
 
 import json
+import operator
 import re
 import threading
 from datetime import datetime
@@ -18,24 +20,25 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 import jinja2.ext
-from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame
+from jinja2.runtime import LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from openmanus_rl.agent.template_allowance import (
     Allowance,
     TemplateLimitError,
+    check_numbers,
     check_power,
     check_product,
     measure,
-    refuse_widths,
 )
-from openmanus_rl.agent.template_filters import METHODS, bounded_filters, call_text_method
+from openmanus_rl.agent.template_code import CountingCode, Generation
+from openmanus_rl.agent.template_filters import METHODS, bounded_filters, bounded_tests, call_text_method
+from openmanus_rl.agent.template_formats import check_braces, check_percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from jinja2.runtime import Context, Macro
+    from jinja2.runtime import Context
 
 # The largest in use have some twenty thousand characters.
 MAX_TEMPLATE = 200_000
@@ -76,93 +79,25 @@ class ChatTemplate:
             raise TemplateLimitError(f"the template goes too far: {type(error).__name__}") from None
 
 
-class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` marks what the model wrote; for a text it changes nothing."""
-
-    tags = {"generation"}  # noqa: RUF012 - Jinja's interface
-
-    def parse(self, parser: Any) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("written"), [], [], body).set_lineno(line)
-
-    def written(self, caller: Macro) -> str:
-        """The block as it is."""
-        return caller()
-
-
-class _CountingCode(CodeGenerator):
-    """Python code in which loops, joined and cut texts, and new lists ask the environment first."""
-
-    def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802 - Jinja's names
-        # Besides itself, a round costs the plain text in it, which is written without asking.
-        cost = 1 + sum(len(data.data) for data in _inside(node.body, nodes.TemplateData))
-        node.body.insert(0, nodes.ExprStmt(nodes.Const(cost)).set_lineno(node.lineno))
-        super().visit_For(node, frame)
-
-    def visit_ExprStmt(self, node: nodes.ExprStmt, frame: Frame) -> None:  # noqa: N802
-        """Only `visit_For` makes these: templates have no `{% do %}`."""
-        del frame
-        assert isinstance(node.node, nodes.Const)
-        self.newline(node)
-        self.write(f"environment.spend({node.node.value})")
-
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
-        self._asking("joined", nodes.List(node.nodes), frame)
-
-    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802
-        if not isinstance(node.arg, nodes.Slice):
-            super().visit_Getitem(node, frame)
-            return
-        self.write("environment.cut(")
-        super().visit_Getitem(node, frame)
-        self.write(")")
-
-    def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
-        self._made(super().visit_List, node, frame)
-
-    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
-        self._made(super().visit_Dict, node, frame)
-
-    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
-        if node.ctx == "load":
-            self._made(super().visit_Tuple, node, frame)
-        else:
-            super().visit_Tuple(node, frame)
-
-    def _made(self, visit: Callable[[Any, Frame], None], node: nodes.Expr, frame: Frame) -> None:
-        self.write("environment.made(")
-        visit(node, frame)
-        self.write(")")
-
-    def _asking(self, name: str, argument: nodes.Expr, frame: Frame) -> None:
-        self.write(f"environment.{name}(")
-        self.visit(argument, frame)
-        self.write(")")
-
-
-def _inside(body: list[nodes.Node], kind: type[nodes.TemplateData]) -> list[nodes.TemplateData]:
-    return [found for node in body for found in ([node] if isinstance(node, kind) else node.find_all(kind))]
-
-
 class _BoundedEnvironment(ImmutableSandboxedEnvironment):
     """Jinja as chat templates know it, counting. One render a thread at a time."""
 
-    code_generator_class = _CountingCode
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    code_generator_class = CountingCode
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
             optimized=False,  # nothing is computed before it is counted
-            extensions=[_Generation, jinja2.ext.loopcontrols],
+            extensions=[Generation, jinja2.ext.loopcontrols],
             finalize=self.shown,
         )
         self._local = threading.local()
         del self.globals["lipsum"]
         self.globals |= {"raise_exception": _raise, "strftime_now": _now}
         self.filters = bounded_filters(self.filters, _tojson, lambda: self.allowance)
+        self.tests = bounded_tests(self.tests, lambda: self.allowance)  # type: ignore[assignment]
 
     @property
     def allowance(self) -> Allowance:
@@ -182,6 +117,31 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         """One round of a loop."""
         self.allowance.step()
         self.allowance.take(cost)
+
+    def asked(self) -> bool:
+        """A loop's condition is about to be asked; as a call it is a step."""
+        return True
+
+    def compared(self, left: Any, *others: tuple[str, Callable[[], Any]]) -> Any:
+        """`a == b`, `a in b`, `a < b < c`."""
+        found: Any = True
+        for name, other in others:
+            right = other()
+            if name in ("in", "notin"):
+                self.allowance.find(left, right)
+            else:
+                self.allowance.compare(left, right)
+            found = _COMPARE[name](left, right)
+            if not found:
+                break
+            left = right
+        return found
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """`a[b]`; the hash of a tuple is worked out every time."""
+        if isinstance(argument, tuple):
+            self.allowance.take(self.allowance.measure(argument))
+        return super().getitem(obj, argument)
 
     def shown(self, value: Any) -> Any:
         """What is written."""
@@ -203,8 +163,9 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """`+`, `*`, `**` and `%`."""
+        """Any operator between two values."""
         allowance = self.allowance
+        check_numbers(left, right)
         if operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
             allowance.take(len(left) + len(right))
         elif operator == "*":
@@ -212,8 +173,7 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         elif operator == "**":
             check_power(left, right)
         elif operator == "%" and isinstance(left, str):
-            refuse_widths(left)
-            allowance.take(len(left) + left.count("%") * allowance.measure(right))
+            check_percent(allowance, left, right)
         return super().call_binop(context, operator, left, right)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -229,22 +189,39 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         text: str = value.__self__
 
         def bounded(*args: Any, **named: Any) -> str:
-            refuse_widths(text)
-            self.allowance.take(len(text) + text.count("{") * self.allowance.measure([args, named]))
+            check_braces(self.allowance, text, [args, named])
             return formatting(*args, **named)
 
         return bounded
 
     def call(self, context: Context, obj: Any, /, *args: Any, **named: Any) -> Any:
         """A function, a macro, or a method of a text."""
-        self.allowance.step()
-        if isinstance(getattr(obj, "__self__", None), str):
-            told = {name: value for name, value in named.items() if name not in ("_loop_vars", "_block_vars")}
-            return call_text_method(self.allowance, obj, *_plain(args), **told)
+        allowance = self.allowance
+        allowance.step()
+        told = {name: value for name, value in named.items() if name not in ("_loop_vars", "_block_vars")}
+        owner = getattr(obj, "__self__", None)
+        if isinstance(owner, str):
+            return call_text_method(allowance, obj, *_plain(args), **told)
+        if isinstance(owner, list | tuple):  # `count` and `index` compare all of it
+            allowance.take(allowance.measure(owner))
+        if not isinstance(obj, Macro | LoopContext):  # those only pass on what they are given
+            allowance.take(sum(map(allowance.measure, (*args, *told.values()))))
         found = super().call(context, obj, *args, **named)
-        if isinstance(found, str):
-            self.allowance.take(len(found))
+        if isinstance(found, str | list | dict):
+            allowance.take(len(found))
         return found
+
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "gt": operator.gt,
+    "gteq": operator.ge,
+    "lt": operator.lt,
+    "lteq": operator.le,
+    "in": lambda item, container: item in container,
+    "notin": lambda item, container: item not in container,
+}
 
 
 def _plain(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from openmanus_rl.agent.template_allowance import TemplateLimitError
+from openmanus_rl.agent.template_allowance import TemplateLimitError, check_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable, Iterator, Mapping
 
     from openmanus_rl.agent.template_allowance import Allowance
 
-# They look, choose and order, and make nothing larger than what they are given.
-STRUCTURE = (
-    "abs", "count", "d", "default", "dictsort", "first", "float", "int", "items", "last", "length", "list", "map",
-    "max", "min", "reject", "rejectattr", "reverse", "select", "selectattr", "sort", "unique",
-)  # fmt: skip
+# They look at one thing.
+LOOKING = ("abs", "count", "d", "default", "first", "float", "int", "items", "last", "length", "list", "reverse")
+# They go through what they are given item by item, when they are asked for the next one.
+CHOOSING = ("map", "reject", "rejectattr", "select", "selectattr", "unique")
+# They compare all items with each other.
+ORDERING = ("dictsort", "max", "min", "sort")
 # They write out what they are given, once.
-TEXT = ("capitalize", "e", "escape", "lower", "safe", "string", "striptags", "title", "trim", "upper", "wordcount")
+TEXT = ("capitalize", "e", "escape", "lower", "safe", "string", "title", "trim", "upper", "wordcount")
 _OF_TEXT = frozenset({
     "capitalize", "casefold", "count", "endswith", "find", "format", "index", "isalnum", "isalpha", "isdecimal",
     "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "join", "lower", "lstrip", "partition",
@@ -37,66 +39,164 @@ METHODS: dict[type, frozenset[str]] = {
     range: frozenset({"count", "index"}),
 }
 MAX_INDENT = 100
+# Each character of a text is looked for among them.
+MAX_STRIPPED = 100
+Filter = Callable[..., Any]
 
 
 def bounded_filters(
-    filters: dict[str, Callable[..., Any]], tojson: Callable[..., str], allowance: Callable[[], Allowance]
-) -> dict[str, Callable[..., Any]]:
+    filters: dict[str, Filter], tojson: Callable[..., str], allowance: Callable[[], Allowance]
+) -> dict[str, Filter]:
     """Jinja's filters that are known here, counting; `tojson` stands for its own."""
-    made = {name: _stepping(filters[name], allowance) for name in STRUCTURE}
+    made = {name: _looking(filters[name], allowance) for name in LOOKING}
+    made |= {name: _choosing(filters[name], allowance) for name in CHOOSING}
+    made |= {name: _ordering(filters[name], allowance) for name in ORDERING}
     made |= {name: _writing(filters[name], allowance) for name in TEXT}
 
+    def text_of(value: Any) -> str:
+        allowance().take(allowance().measure(value))
+        return str(value)
+
     def indent(value: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
-        text = str(value)
+        text = text_of(value)
         prefix = len(width) if isinstance(width, str) else int(width)
-        allowance().take(len(text) + (text.count("\n") + 1) * prefix)
+        allowance().take((len(text.splitlines()) + 2) * prefix)
         return str(filters["indent"](text, width, first, blank))
 
     def join(value: Any, d: Any = "", attribute: Any = None) -> str:
         if attribute is not None:
             raise TemplateLimitError("join takes no attribute here: use map")
-        parts = list(value)
-        allowance().take(allowance().measure(parts) + len(parts) * len(str(d)))
-        return str(d).join(map(str, parts))
+        parts, between = list(value), text_of(d)
+        allowance().take(allowance().measure(parts) + len(parts) * len(between))
+        return between.join(map(str, parts))
 
     def replace(value: Any, old: Any, new: Any, count: int | None = None) -> str:
-        return _replace(allowance(), str(value), str(old), str(new), -1 if count is None else count)
+        return _replace(allowance(), text_of(value), text_of(old), text_of(new), -1 if count is None else count)
 
     def rounded(value: Any, precision: int = 0, method: str = "common") -> Any:
         if not -20 <= precision <= 20:
             raise TemplateLimitError("round takes a precision of 20 at most")
+        check_numbers(value)
         return filters["round"](value, precision, method)
 
     def as_json(value: Any, **named: Any) -> str:
         spaces = named.get("indent") or 0
-        if (len(spaces) if isinstance(spaces, str) else spaces) > MAX_INDENT:
+        width = len(spaces) if isinstance(spaces, str) else int(spaces)
+        if width > MAX_INDENT:
             raise TemplateLimitError(f"tojson indents by {MAX_INDENT} at most")
-        allowance().take((2 + MAX_INDENT * bool(spaces)) * allowance().measure(value))
+        between = sum(map(len, named.get("separators") or ()))
+        size = allowance().measure(value)
+        allowance().take(size)
+        allowance().take((2 + between + width * _depth(value)) * size)
         return tojson(value, **named)
 
     return made | {"indent": indent, "join": join, "replace": replace, "round": rounded, "tojson": as_json}
 
 
-def _stepping(function: Callable[..., Any], allowance: Callable[[], Allowance]) -> Callable[..., Any]:
+def _value_place(function: Filter) -> int:
+    """Where a filter's value is among its arguments: behind the environment or context, if Jinja passes one."""
+    return 1 if hasattr(function, "jinja_pass_arg") else 0
+
+
+def _looking(function: Filter, allowance: Callable[[], Allowance]) -> Filter:
+    place = _value_place(function)
+
     @functools.wraps(function)  # which also says what Jinja is to pass
     def counted(*args: Any, **named: Any) -> Any:
-        allowance().step()
+        left = allowance()
+        left.step()
+        left.take(sum(len(item) for item in args[place:] if isinstance(item, str)))
         found = function(*args, **named)
-        allowance().take(len(found) if isinstance(found, list) else 1)
+        check_numbers(found)
+        left.take(len(found) if isinstance(found, str | list) else 1)
         return found
 
     return counted
 
 
-def _writing(function: Callable[..., Any], allowance: Callable[[], Allowance]) -> Callable[..., Any]:
+def _choosing(function: Filter, allowance: Callable[[], Allowance]) -> Filter:
+    place = _value_place(function)
+
     @functools.wraps(function)
     def counted(*args: Any, **named: Any) -> Any:
         left = allowance()
         left.step()
-        left.take(left.measure([item for item in args if isinstance(item, str | list | tuple | dict)]))
+        before, value, rest = args[:place], args[place], args[place + 1 :]
+        cost = 1 + left.measure([rest, named])
+        return function(*before, _passing(left, value, cost) if value else value, *rest, **named)
+
+    return counted
+
+
+def _passing(left: Allowance, values: Iterable[Any], cost: int) -> Iterator[Any]:
+    for value in values:
+        left.take(cost)
+        yield value
+
+
+def _ordering(function: Filter, allowance: Callable[[], Allowance]) -> Filter:
+    place = _value_place(function)
+
+    @functools.wraps(function)
+    def counted(*args: Any, **named: Any) -> Any:
+        left = allowance()
+        left.step()
+        before, value, rest = args[:place], args[place], args[place + 1 :]
+        items = value if isinstance(value, dict) else list(value)
+        # n log n comparisons; and each item is looked up by its attributes, of which there may be many.
+        left.take(left.measure(items) * (1 + len(items).bit_length()) + len(items) * left.measure([rest, named]))
+        return function(*before, items, *rest, **named)
+
+    return counted
+
+
+def _writing(function: Filter, allowance: Callable[[], Allowance]) -> Filter:
+    place = _value_place(function)
+
+    @functools.wraps(function)
+    def counted(*args: Any, **named: Any) -> Any:
+        left = allowance()
+        left.step()
+        value, rest = args[place : place + 1], [*args[place + 1 :], *named.values()]
+        left.take(left.measure(value))
+        _check_stripped(rest)
         return function(*args, **named)
 
     return counted
+
+
+def bounded_tests(tests: Mapping[str, Any], allowance: Callable[[], Allowance]) -> dict[str, Filter]:
+    """Jinja's tests (`x is in y`, `select('eq', x)`), counting."""
+    return {name: _testing(name, tests[name], allowance) for name in tests}
+
+
+def _testing(name: str, function: Filter, allowance: Callable[[], Allowance]) -> Filter:
+    @functools.wraps(function)
+    def counted(*args: Any, **named: Any) -> Any:
+        left, given = allowance(), (*args, *named.values())
+        if name == "in" and len(given) == 2:
+            left.find(*given)
+        elif len(given) == 2:
+            check_numbers(*given)
+            left.compare(*given)
+        else:
+            left.take(left.measure(given[0]) if name in ("lower", "upper") else 1)
+        return function(*args, **named)
+
+    return counted
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and dicts are in each other.
+
+    >>> _depth("a"), _depth([1, [2, {"a": 3}]])
+    (0, 3)
+    """
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, dict | list | tuple)]:
+        depth += 1
+        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
+    return depth
 
 
 def call_text_method(allowance: Allowance, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -109,9 +209,16 @@ def call_text_method(allowance: Allowance, method: Callable[..., Any], *args: An
         parts = list(args[0])
         allowance.take(allowance.measure(parts) + len(parts) * len(text))
         return text.join(parts)
+    if name.endswith("strip"):
+        _check_stripped(args)
     # A text cut into single characters becomes a list of them.
     allowance.take(2 * len(text))
     return method(*args, **named)
+
+
+def _check_stripped(characters: Iterable[Any]) -> None:
+    if any(isinstance(given, str) and len(given) > MAX_STRIPPED for given in characters):
+        raise TemplateLimitError(f"a text is stripped of {MAX_STRIPPED} characters at most")
 
 
 def _replace(allowance: Allowance, text: str, old: str, new: str, count: int = -1) -> str:

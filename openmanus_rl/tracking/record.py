@@ -122,7 +122,7 @@ def is_run(path: Path) -> bool:
     return (path / "config.yaml").is_file() and not (path / "config.json").exists()
 
 
-def status_of(path: Path, record: dict[str, Any] | None, step: int, steps: int | None) -> Status | None:
+def status_of(path: Path, record: dict[str, Any] | None, step: int, steps: float | None) -> Status | None:
     """How a run stands after so many steps of so many; None if that cannot be told."""
     if is_running(path):
         return "running"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from openmanus_rl.data.credit import Credit
     from openmanus_rl.data.trajectory import Trajectory
 
-NAME = re.compile(r"(step|val)_([0-9]{6,})\.jsonl")
+NAME = re.compile(r"(step|val)_([0-9]{6,15})\.jsonl")
 # Of each kind. With 16 episodes a file this is 10 MB for short episodes, and 250 MB for those of 50 long turns.
 MAX_FILES = 100
 

@@ -6,10 +6,8 @@ import hashlib
 import secrets
 from typing import TYPE_CHECKING, Any
 
-import orjson
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from openmanus_rl.viewer import page
 from openmanus_rl.viewer.compare import compare_runs, same_tasks
@@ -17,6 +15,7 @@ from openmanus_rl.viewer.detail import episode_detail
 from openmanus_rl.viewer.overview import overview, summary
 from openmanus_rl.viewer.run_files import NotThereError
 from openmanus_rl.viewer.tokens import find_tokenizer
+from openmanus_rl.web.requests import LocalOnly
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -27,14 +26,16 @@ if TYPE_CHECKING:
 TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 COOKIE = "openmanus-view"
 WANTS_TOKEN = "this page wants its token: open it as /?token=TOKEN"
-# Other pages in the same browser may send requests here under a name of their own: these names are ours.
-LOOPBACK = ["127.0.0.1", "localhost", "::1", "[::1]"]
 
 
-def make_app(runs: Sequence[RunFiles], hosts: Sequence[str] = LOOPBACK, token: str | None = None) -> FastAPI:
-    """The application for these runs; `hosts` are the names under which it may be asked, `token` is wanted first."""
+def make_app(runs: Sequence[RunFiles], local: bool = True, token: str | None = None) -> FastAPI:
+    """The application for these runs. `local`: for this machine only, not for pages from elsewhere in its browser.
+
+    `token` is wanted first.
+    """
     app = FastAPI(title="OpenManus-RL viewer", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    if local:
+        app.add_middleware(LocalOnly)
     served, policy = page.served_page()
     tokenizers: dict[int, Pieces | None] = {}
 
@@ -73,7 +74,7 @@ def make_app(runs: Sequence[RunFiles], hosts: Sequence[str] = LOOPBACK, token: s
     def episodes(number: int, request: Request) -> Response:
         run = _run(runs, number)
         return _unless_known(
-            request, run.stamp(), lambda: {"rows": run.rows(), "unreadable": run.unreadable(), "files_left_out": 0}
+            request, run.stamp(), lambda: {"rows": run.rows(), "faults": run.faults(), "files_left_out": 0}
         )
 
     @app.get("/api/runs/{number}/episodes/{row_id}")
@@ -133,4 +134,4 @@ def _unless_known(request: Request, tag: str, make: Callable[[], Any]) -> Respon
 
 
 def _json(value: Any, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(value), media_type="application/json", headers=headers)
+    return Response(page.as_json(value), media_type="application/json", headers=headers)

@@ -7,7 +7,6 @@ it, so that one odd step raises no alarm.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from openmanus_rl.tracking import history
@@ -134,7 +133,12 @@ def _points(steps: Sequence[Line], metrics: tuple[str, ...]) -> Points:
 
 
 def _recent(points: Points) -> float | None:
-    return fmean(value for _, value in points[-WINDOW:]) if points else None
+    return _mean(points[-WINDOW:]) if points else None
+
+
+def _mean(points: Points) -> float:
+    """A run may hold numbers whose sum is too large for one: each is divided first."""
+    return sum(value / len(points) for _, value in points)
 
 
 def _state(check: Check, points: Points, value: float | None) -> State:
@@ -142,8 +146,8 @@ def _state(check: Check, points: Points, value: float | None) -> State:
         return "unknown"
     measure = value
     if check.relative:
-        start = fmean(value for _, value in points[:WINDOW])
-        ratio = (value + 1e-9) / (start + 1e-9)
+        start = _mean(points[:WINDOW])
+        ratio = (value + 1e-9) / (start + 1e-9 or 1e-9)
         measure = max(ratio, 1.0 / ratio) if ratio > 0 else check.off + 1.0
     return "off" if measure > check.off else "watch" if measure > check.watch else "ok"
 

@@ -63,12 +63,13 @@ def summary(run: RunFiles) -> dict[str, Any]:
     lines = run.metrics()
     step = max((int(line["step"]) for line in lines), default=0)
     total = run.number("trainer.total_training_steps", None)
+    seed = run.setting("trainer.seed", 0)
     return {
         "name": str(run.setting("trainer.experiment_name", run.name)),
         "directory": run.name,
         "estimator": str(run.setting("algorithm.adv_estimator", "?")),
         "environment": without_folders(str(run.setting("env.env_name", "?"))),
-        "seed": run.setting("trainer.seed", 0),
+        "seed": seed if isinstance(seed, int | float) else str(seed),
         "step": step,
         "total": total,
         "status": _status(run, step, total),
@@ -79,7 +80,7 @@ def _status(run: RunFiles, step: int, total: float | None) -> str | None:
     """How the run stands. Its last report is written while it still holds its directory: then the steps tell."""
     if total is not None and step >= total:
         return "finished"
-    return status_of(run.path, run.record() or None, step, None if total is None else int(total))
+    return status_of(run.path, run.record() or None, step, total)
 
 
 def success_curves(lines: list[Line]) -> list[dict[str, Any]]:

@@ -76,12 +76,32 @@ def _data_address(content: bytes) -> str:
     return f"data:text/javascript;base64,{base64.b64encode(content).decode()}"
 
 
+def as_json(value: Any) -> bytes:
+    r"""Values as JSON, whatever a foreign run holds: numbers and texts that JSON has no form for are shown as they can.
+
+    >>> as_json({"seed": 10**30, "name": "a\udc80"})
+    b'{"seed":1e+30,"name":"a?"}'
+    """
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return orjson.dumps(_representable(value))
+
+
+def _representable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_representable(str(key)): _representable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_representable(item) for item in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return float(value) if abs(value) < 2**1023 else None
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
 def _embedded(value: Any) -> str:
     r"""JSON that no text in it can leave: `<` is written as `\u003c`, so there is no `</script` and no `<!--`.
 
     >>> _embedded("</script>")
     '"\\u003c/script>"'
     """
-    return (
-        orjson.dumps(value).decode().replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    )
+    return as_json(value).decode().replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -19,8 +19,9 @@ from openmanus_rl.data.failures import error_text
 from openmanus_rl.data.plain_files import read_plain_file
 from openmanus_rl.data.rate import Rate
 from openmanus_rl.environments.base import fill_blanks
-from openmanus_rl.environments.configured import make_configured_env
-from openmanus_rl.environments.registry import ENVIRONMENTS, full_name
+from openmanus_rl.environments.configured import env_options
+from openmanus_rl.environments.registry import REMOTE_PREFIX, make_env
+from openmanus_rl.viewer.playable import NotPlayedError, playable_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,8 +69,8 @@ def _is_rate(rate: Any) -> bool:
 def find_references(run: Path, config: Config, run_own_code: bool = False) -> dict[str, Any]:
     """The lines, played now if they never were; a reason in `note` where one cannot be had.
 
-    An environment of the user's own (`module:Class`) is only played where the user has run it anyway: looking at a run
-    that somebody passed on must not run code that its config names.
+    With `run_own_code` the environment is played whatever it is, because the user has run it anyway: at the end of
+    training. Looking at a run that somebody passed on plays what `playable.py` knows to be harmless.
     """
     known = read_references(run)
     if known is None or known["failed"]:
@@ -81,29 +82,27 @@ def find_references(run: Path, config: Config, run_own_code: bool = False) -> di
 def play_references(config: Config, run_own_code: bool = False) -> dict[str, Any]:
     """Play the first validation tasks of both splits, at random and with the expert. What failed is tried again."""
     found: dict[str, Any] = {"version": FORMAT_VERSION, "random": None, "expert": None, "note": "", "failed": True}
-    if config.env.env_name.startswith("remote:"):
-        found["note"] = "No random and expert lines: an environment on a server is not played for a page."
-        return found
-    if full_name(config.env.env_name) not in ENVIRONMENTS and not run_own_code:
-        found["note"] = (
-            "No random and expert lines: the environment is code of your own, which only training runs. They are "
-            "played when a run ends."
-        )
-        return found
+    seed = config.trainer.seed
     try:
-        env = make_configured_env(config.env, config.trainer.seed)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - an environment may fail in any way; the page says so
-        found["note"] = f"No random and expert lines: {error_text(error)}"
-        return found
-    try:
-        in_time(lambda: _play_both(env, config, found), 2 * MAX_SECONDS)  # one that is slow is told as such before
+        own = run_own_code and not config.env.env_name.startswith(REMOTE_PREFIX)
+        options = env_options(config.env, seed) if own else playable_options(config.env, seed)
+        in_time(lambda: _play(config, options, found), 2 * MAX_SECONDS)  # one that is slow is told as such before
         found["failed"] = False
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
-        found["note"] = f"The random and expert lines are not complete: {error_text(error)}"
+    except NotPlayedError as reason:
+        found["note"] = f"No random and expert lines: {reason}"
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - an environment may fail in any way; the page says so
+        missing = "No random and expert lines" if found["random"] is None else "No expert line"
+        found["note"] = f"{missing}: {error_text(error)}"
+    return found
+
+
+def _play(config: Config, options: dict[str, Any], found: dict[str, Any]) -> None:
+    env = make_env(config.env.env_name, **options)
+    try:
+        _play_both(env, config, found)
     finally:
         with suppress(Exception, SystemExit):
             env.close()
-    return found
 
 
 def _play_both(env: TextEnv, config: Config, found: dict[str, Any]) -> None:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from openmanus_rl.data.durable import write_whole
 from openmanus_rl.viewer.compare import compare_runs, same_tasks
 from openmanus_rl.viewer.detail import episode_detail
 from openmanus_rl.viewer.overview import overview
-from openmanus_rl.viewer.page import report_page
+from openmanus_rl.viewer.page import as_json, report_page
 from openmanus_rl.viewer.references import find_references
 from openmanus_rl.viewer.run_files import NotThereError, RunFiles
 from openmanus_rl.viewer.tokens import find_tokenizer
@@ -40,7 +38,7 @@ def write_run_report(directory: Path, at_the_end: bool) -> Path:
 
 def write_report(runs: Sequence[RunFiles], path: Path) -> Path:
     """Write the page, whole or not at all."""
-    write_whole(path, render(runs).encode())
+    write_whole(path, render(runs).encode("utf-8", "replace"))
     return path
 
 
@@ -56,6 +54,7 @@ def render(runs: Sequence[RunFiles]) -> str:
     data = {
         "runs": first_pages,
         "rows": shown,
+        "faults": [run.faults() for run in runs],
         "files_left_out": left_out,
         "compare": compare_runs(runs) if len(runs) > 1 else None,
         "pairs": _pairs(runs, episodes),
@@ -77,7 +76,7 @@ def _fill(
                 detail = episode_detail(run, row["id"], pieces)
             except NotThereError:
                 continue
-            size = len(orjson.dumps(detail))
+            size = len(as_json(detail))
             if size <= room:
                 room -= size
                 episodes[f"{number}/{row['id']}"] = detail

@@ -16,6 +16,7 @@ from openmanus_rl.config.problems import ConfigError
 from openmanus_rl.config.sources import read_plain
 from openmanus_rl.data import credit as credit_lines
 from openmanus_rl.data import jsonl
+from openmanus_rl.data.json_values import check_count, check_text, plain_number, shown
 from openmanus_rl.data.plain_files import leads_out
 from openmanus_rl.tracking.metrics_file import read_metrics
 from openmanus_rl.tracking.record import is_run, read_record, without_folders
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from openmanus_rl.data.trajectory import Trajectory
 
 Row = dict[str, Any]
+TEXTS = ("task_id", "task_type", "split", "group_id", "traj_id", "stop_reason")
 Stamp = tuple[int, int]
 
 
@@ -38,13 +40,17 @@ class NotThereError(Exception):
 
 @dataclass(slots=True)
 class EpisodeFile:
-    """One file of `trajectories/`: a row for each line that can be read, where the line starts, and what was done."""
+    """One file of `trajectories/`: a row for each line that can be read, where the line starts, and what was done.
+
+    Of the lines that cannot, how many there are, and what is wrong with the first.
+    """
 
     stamp: tuple[Stamp, Stamp]
     rows: list[Row] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     actions: list[tuple[str, ...]] = field(default_factory=list)
     unreadable: int = 0
+    first_fault: str = ""
 
 
 class RunFiles:
@@ -148,6 +154,16 @@ class RunFiles:
         """How many lines of the files are no episodes."""
         return sum(self.episode_file(path).unreadable for path in self.episode_paths())
 
+    def faults(self) -> list[str]:
+        """Which of the files that were read have such lines, and what is wrong with the first of each."""
+        told = []
+        for path in self.episode_paths():
+            file = self._episodes.get(path.stem)
+            if file is not None and file.unreadable:
+                lines = "1 line is no episode" if file.unreadable == 1 else f"{file.unreadable} lines are no episodes"
+                told.append(f"{path.name}: {lines} that this version can read ({file.first_fault})")
+        return told
+
     def actions(self, row_id: str) -> tuple[str, ...]:
         """What was done in an episode, turn by turn."""
         path, place = self._find(row_id)
@@ -209,8 +225,9 @@ def _index(path: Path, stamp: tuple[Stamp, Stamp]) -> EpisodeFile:
             if line.strip():
                 try:
                     row, actions = _row(orjson.loads(line))
-                except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError):
+                except (ValueError, RecursionError) as error:
                     found.unreadable += 1
+                    found.first_fault = found.first_fault or f"line {number + 1}: {str(error)[:200]}"
                 else:
                     row |= {"id": f"{path.stem}:{number}", "kind": kind, "step": step, "credit": has_credit}
                     found.rows.append(row)
@@ -220,23 +237,46 @@ def _index(path: Path, stamp: tuple[Stamp, Stamp]) -> EpisodeFile:
     return found
 
 
-def _row(record: dict[str, Any]) -> tuple[Row, tuple[str, ...]]:
-    """What a list of episodes shows of one, and its actions."""
-    turns = record["turns"]
-    actions = tuple(str(turn["action"] if turn["action"] is not None else turn["response_text"]) for turn in turns)
+def _row(record: Any) -> tuple[Row, tuple[str, ...]]:
+    """What a list of episodes shows of one, and its actions; ValueError says what is wrong with it.
+
+    Every field that is shown is checked, so that one line cannot keep all others from the page.
+    """
+    texts = {name: _field(record, name) for name in TEXTS}
+    for name, text in texts.items():
+        check_text(name, text)
+    check_count("seed", seed := _field(record, "seed"))
+    turns = _field(record, "turns")
+    if not isinstance(turns, list):
+        raise ValueError(f"turns must be a list, got {shown(turns)}")
+    actions = tuple(_action(turn) for turn in turns)
     row = {
-        "task": str(record["task_id"]),
-        "type": str(record["task_type"]),
-        "split": str(record["split"]),
-        "seed": int(record["seed"]),
-        "group": str(record["group_id"]),
-        "traj": str(record["traj_id"]),
-        "outcome": str(record["stop_reason"]),
+        "task": texts["task_id"],
+        "type": texts["task_type"],
+        "split": texts["split"],
+        "seed": seed,
+        "group": texts["group_id"],
+        "traj": texts["traj_id"],
+        "outcome": texts["stop_reason"],
         "turns": len(turns),
-        "reward": float(record["score"]),
-        "invalid": sum(not turn["action_valid"] for turn in turns),
+        "reward": float(plain_number("score", _field(record, "score"))),
+        "invalid": sum(not _field(turn, "action_valid") for turn in turns),
     }
     return row, actions
+
+
+def _action(turn: Any) -> str:
+    """What was done in a turn, or said where that was no action."""
+    action = _field(turn, "action")
+    text = _field(turn, "response_text") if action is None else action
+    check_text("an action", text)
+    return str(text)
+
+
+def _field(record: Any, name: str) -> Any:
+    if not isinstance(record, dict) or name not in record:
+        raise ValueError(f"there is no {name}")
+    return record[name]
 
 
 def _credits(path: Path) -> dict[tuple[str, str], Credit]:

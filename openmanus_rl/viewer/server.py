@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from openmanus_rl.tracking.record import is_run
-from openmanus_rl.viewer.app import LOOPBACK, make_app
+from openmanus_rl.viewer.app import make_app
 from openmanus_rl.viewer.references import find_references
 from openmanus_rl.viewer.run_files import RunFiles
 from openmanus_rl.web.requests import check_secret, is_loopback
@@ -44,10 +44,9 @@ def serve(
     """Serve the page until SIGINT or SIGTERM; OSError where it cannot listen. `ready` is told the address."""
     check_secret(token, "a token")
     with listen(host, port) as listening:
-        hosts = LOOPBACK if is_loopback(host) else ["*"]
         if references:
             threading.Thread(target=_play_references, args=(runs,), daemon=True).start()
-        _Server(make_app(runs, hosts, token), listening, ready).run(sockets=[listening])
+        _Server(make_app(runs, is_loopback(host), token), listening, ready).run(sockets=[listening])
 
 
 def _play_references(runs: Sequence[RunFiles]) -> None:

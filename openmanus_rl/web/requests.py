@@ -115,6 +115,25 @@ def check_local(scope: dict[str, Any]) -> None:
         raise RequestRefusedError(403, "this server is for this machine only: ask it as 127.0.0.1 or localhost")
 
 
+class LocalOnly:
+    """An application (ASGI) that answers what `check_local` lets through, and refuses the rest."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self.app = app
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+        """One request."""
+        try:
+            if scope["type"] == "http":
+                check_local(scope)
+        except RequestRefusedError as refused:
+            headers = [(b"content-type", b"text/plain; charset=utf-8")]
+            await send({"type": "http.response.start", "status": refused.status, "headers": headers})
+            await send({"type": "http.response.body", "body": str(refused).encode()})
+        else:
+            await self.app(scope, receive, send)
+
+
 @functools.lru_cache(maxsize=64)  # an agent asks under one name, thousands of times a second
 def _is_here(address: bytes) -> bool:
     return is_loopback(_host_in(address.decode("latin-1")))

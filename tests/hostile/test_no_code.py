@@ -1,16 +1,26 @@
-"""No data becomes code: what the package's own source may call, and what it may not.
+"""No data becomes code: what the package's own source may call, and what it may not; and data that would like to.
 
-The source is read as syntax, so a word in a comment is nothing, and a call under another name is found.
+The source is read as syntax, so a word in a comment is nothing, and a call under another name is found. What the
+libraries below it call is not found that way: so hostile runs are looked at as well.
 """
 
 import ast
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import openmanus_rl
+from openmanus_rl.config.load import load_config
+from openmanus_rl.config.resolved import write_resolved
+from openmanus_rl.viewer.references import find_references, read_references
+from openmanus_rl.viewer.run_files import RunFiles
+from tests.cli.conftest import Command, command
+from tests.hostile.test_game_files import hostile_dataset
+
+__all__ = ["command"]
 
 PACKAGE = Path(openmanus_rl.__file__).parent
 # Modules whose reading runs what is read.
@@ -202,3 +212,67 @@ def test_secrets_are_compared_in_constant_time() -> None:
                 ):
                     found.append(f"{name}:{node.lineno}")
     assert found == []
+
+
+# --- hostile runs, looked at ---------------------------------------------------------------------------------------
+
+
+def hostile_run(folder: Path, *words: str) -> Path:
+    """A run directory of a config that somebody else wrote."""
+    given = [f"trainer.default_local_dir={folder}", "actor_rollout_ref.model.path=init:nano", "data.val_batch_size=2"]
+    write_resolved(load_config(None, None, [*given, *words]), folder)
+    return folder
+
+
+def what_is_there(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+
+
+def runs_of_others(folder: Path) -> dict[str, list[str]]:
+    """Configs that would run code, or write where they like, if they were played."""
+    mark, data = folder / "mark", str(folder / "data")
+    hostile_dataset(folder / "data", f"open('{mark}', 'w').close() or ''")
+    (folder / "evil.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+    shop = ["env.env_name=Webshop", f"env.webshop.data_dir={data}", f"env.webshop.cache_dir={folder / 'cache'}"]
+    for name in ("items_shuffle.json", "items_ins_v2.json"):
+        (folder / "data" / name).write_text("[]" if name.startswith("items_s") else "{}")
+    game = ["env.env_name=alfworld", f"env.alfworld.data_dir={data}"]
+    return {
+        "a game file": [*game, "env.alfworld.engine=textworld"],
+        "a game file by options": [
+            "env.env_name=alfworld",
+            f"env.options={{engine: textworld, source: dataset, data_dir: {data}}}",
+        ],
+        "a game file on the native engine": game,
+        "a cache": shop,
+        "a cache by options": ["env.env_name=webshop", f"env.options={{data_dir: {data}, cache_dir: {folder / 'c'}}}"],
+        "a module": ["env.env_name=evil:f"],
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a game file",
+        "a game file by options",
+        "a game file on the native engine",
+        "a cache",
+        "a cache by options",
+        "a module",
+    ],
+)
+def test_looking_at_a_run_plays_nothing_of_its_own(
+    name: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = runs_of_others(tmp_path)[name]
+    folder = hostile_run(tmp_path / "run", *words)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = what_is_there(tmp_path)
+    run = RunFiles(folder)
+    assert run.config is not None, run.config_fault
+    found: dict[str, Any] = find_references(folder, run.config)
+    assert (found["random"], found["expert"], found["failed"]) == (None, None, True)
+    assert "They are played when a run ends" in found["note"]
+    assert command("report", folder).code == 0
+    assert read_references(folder) == found
+    assert what_is_there(tmp_path) - before == {"run/references.json", "run/report.html"}

@@ -12,15 +12,17 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
 from openmanus_rl.tracking.metrics_file import MetricsFile, read_metrics
 from openmanus_rl.tracking.record import is_running, read_record
 from openmanus_rl.trainer.runs import summarise_run
+from openmanus_rl.viewer.app import make_app
 from openmanus_rl.viewer.compare import compare_runs, same_tasks
 from openmanus_rl.viewer.detail import episode_detail
 from openmanus_rl.viewer.overview import overview
 from openmanus_rl.viewer.references import find_references, read_references
-from openmanus_rl.viewer.report import render
+from openmanus_rl.viewer.report import render, write_report
 from openmanus_rl.viewer.run_files import NotThereError, RunFiles
 from openmanus_rl.viewer.server import open_runs
 from openmanus_rl.viewer.tokens import find_tokenizer
@@ -126,6 +128,92 @@ def test_all_of_it_at_once_on_the_page(copied: Path) -> None:
     looks(copied, page=True)
 
 
+WRONG: list[tuple[str, Any, str]] = [
+    ("seed", 1e300, "seed must be a whole number"),
+    ("seed", 0.5, "seed must be a whole number"),
+    ("seed", -1, "seed must be a whole number"),
+    ("seed", True, "seed must be a whole number"),
+    ("seed", "1", "seed must be a whole number"),
+    ("seed", None, "seed must be a whole number"),
+    ("score", "nan", "score must be a finite number"),
+    ("score", 1e300, "score must be a finite number"),
+    ("score", None, "score must be a finite number"),
+    ("score", [], "score must be a finite number"),
+    ("task_id", 1, "task_id must be text"),
+    ("task_type", None, "task_type must be text"),
+    ("split", [], "split must be text"),
+    ("group_id", {}, "group_id must be text"),
+    ("traj_id", 1.5, "traj_id must be text"),
+    ("stop_reason", None, "stop_reason must be text"),
+    ("turns", None, "turns must be a list"),
+    ("turns", {}, "turns must be a list"),
+    ("turns", "text", "turns must be a list"),
+    ("turns", [1], "there is no action"),
+    ("turns", [{"action": 1}], "an action must be text"),
+    ("turns", [{"action": None, "response_text": []}], "an action must be text"),
+    ("turns", [{"action": "go"}], "there is no action_valid"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), WRONG)
+def test_one_wrong_line_is_counted_and_told(name: str, value: Any, message: str, copied: Path) -> None:
+    path = copied / "trajectories" / "step_000001.jsonl"
+    lines = path.read_bytes().splitlines()
+    lines[1] = as_json({**json.loads(lines[1]), name: value})
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    run = RunFiles(copied)
+    with TestClient(make_app([run], local=False)) as client:
+        answer = client.get("/api/runs/0/episodes")
+        assert answer.status_code == 200
+        shown = [row["id"] for row in answer.json()["rows"] if row["id"].startswith("step_000001:")]
+        assert shown == [f"step_000001:{k}" for k in range(len(lines)) if k != 1]
+        [fault] = answer.json()["faults"]
+        assert fault.startswith("step_000001.jsonl: 1 line is no episode that this version can read (line 2: ")
+        assert message in fault
+        for route in ("/api/runs", "/api/runs/0/overview", "/api/compare", "/api/compare/0/0"):
+            assert client.get(route).status_code == 200
+    assert fault in render([run]).replace("\\u003c", "<")
+
+
+@pytest.mark.parametrize(
+    "line", [b"[]", b"1", b'"x"', b"null", b"{}", b"{", b'{"seed": NaN}', b'{"seed": 1e400}', b"\xff"]
+)
+def test_lines_of_any_other_form(line: bytes, copied: Path) -> None:
+    path = copied / "trajectories" / "step_000001.jsonl"
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    run = RunFiles(copied)
+    assert run.rows()
+    assert run.unreadable() == 1
+    assert "line 1: " in run.faults()[0]
+
+
+def test_numbers_and_texts_that_json_has_no_form_for(copied: Path, tmp_path: Path) -> None:
+    """A config that is not loaded is shown as it is: 20 digits, half a character; and so are names of files."""
+    config = '{"trainer": {"seed": 99999999999999999999, "total_training_steps": 99999999999999999999,'
+    (copied / "config.yaml").write_text(config + ' "experiment_name": "a\\ud800b"}, "none": 1}')
+    episodes = copied / "trajectories" / "step_000001.jsonl"
+    (copied / "trajectories" / f"step_{'9' * 40}.jsonl").write_bytes(episodes.read_bytes())
+    other = copied.rename(tmp_path / os.fsdecode(b"run\xff"))
+    run = RunFiles(other)
+    assert run.config is None
+    with TestClient(make_app([run, run], local=False)) as client:
+        for route in ("/api/runs", "/api/runs/0/overview", "/api/runs/0/episodes", "/api/compare", "/api/compare/0/1"):
+            assert client.get(route).status_code == 200, route
+        [first, _] = client.get("/api/runs").json()
+        assert (first["name"], first["seed"], first["directory"]) == ("a?b", 1e20, "run?")
+    assert write_report([run], tmp_path / "report.html").read_text("utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("value", [1.7e308, -1.7e308, -1e-9, 5e-324, 2**64 - 1])
+def test_extreme_metrics(value: float, copied: Path) -> None:
+    names = ("actor/entropy", "actor/kl_loss", "gap/mean", "zero_spread_groups", "reward", "time/step", "reward/x")
+    lines = [{"step": step, **dict.fromkeys(names, value)} for step in range(9)]
+    (copied / "metrics.jsonl").write_bytes(b"".join(as_json(line) + b"\n" for line in lines))
+    run = RunFiles(copied)
+    assert len(run.metrics()) == 9
+    looks(copied, page=True)
+
+
 # --- code -----------------------------------------------------------------------------------------------------
 
 
@@ -202,8 +290,6 @@ def test_writing_into_it_follows_no_link(copied: Path, tmp_path: Path) -> None:
     run = RunFiles(copied)
     assert run.config is not None
     find_references(copied, run.config)
-    from openmanus_rl.viewer.report import write_report
-
     write_report([run], copied / "report.html")
     assert victim.read_text() == "mine"
 

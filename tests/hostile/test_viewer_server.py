@@ -105,7 +105,7 @@ TOKEN = "s3cret; with, odd=characters"
 
 @pytest.fixture
 def guarded(run: Path) -> Iterator[TestClient]:
-    with TestClient(make_app([RunFiles(run)], ["*"], TOKEN), follow_redirects=False) as client:
+    with TestClient(make_app([RunFiles(run)], False, TOKEN), follow_redirects=False) as client:
         yield client
 
 
@@ -146,7 +146,7 @@ def test_the_token_opens_the_page(guarded: TestClient) -> None:
 
 
 def test_without_a_token_there_is_no_door(run: Path) -> None:
-    with TestClient(make_app([RunFiles(run)], ["*"])) as client:
+    with TestClient(make_app([RunFiles(run)], False)) as client:
         assert client.get("/api/runs").status_code == 200
 
 

@@ -284,7 +284,7 @@ def test_a_validation_and_an_old_run_say_what_is_missing(tab: Tab, tmp_path: Pat
         expect(page.locator(".episode .note").first).to_contain_text("no tokenizer.json")
         expect(page.locator(".episode .note").nth(1)).to_contain_text("kept no credit")
         expect(page.locator("[data-estimator]")).to_have_text("Log-prob")
-        expect(page.locator(".side")).to_contain_text("1 lines of the files are no episodes")
+        expect(page.locator(".side")).to_contain_text("step_000001.jsonl: 1 line is no episode")
         page.goto(f"{at}/#/0/episodes/val_000001:0")
         expect(page.locator(".episode")).to_contain_text("Validation episodes are not trained on")
         page.goto(f"{at}/#/0/episodes/step_000099:0")

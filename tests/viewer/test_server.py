@@ -10,9 +10,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.testclient import TestClient
 
 from openmanus_rl.cli.app import main
+from openmanus_rl.viewer.app import make_app
 from openmanus_rl.viewer.page import MODULES
+from openmanus_rl.viewer.run_files import RunFiles
 from tests.viewer.conftest import serving
 from tests.viewer.runs import make_run
 
@@ -65,9 +68,21 @@ def test_what_is_not_there(client: httpx.Client) -> None:
 
 
 def test_other_names_for_this_machine_are_refused(client: httpx.Client) -> None:
-    """A page of somebody else's whose name leads to 127.0.0.1 must not read the runs."""
-    assert client.get("/api/runs", headers={"Host": "evil.example"}).status_code == 400
-    assert client.get("/api/runs", headers={"Host": "localhost:9"}).status_code == 200
+    """A page of somebody else's whose name leads to 127.0.0.1 must not read the runs, nor one that says where it is."""
+    for name in ("evil.example", "127.0.0.1.evil.example", "localhost.", ""):
+        assert client.get("/api/runs", headers={"Host": name}).status_code == 403
+    for origin in ("http://evil.example", "https://localhost.evil.example", "null", ""):
+        for path in ("/", "/api/runs", "/api/runs/0/episodes", "/assets/main.js"):
+            assert client.get(path, headers={"Origin": origin}).status_code == 403
+    for headers in ({"Host": "localhost:9"}, {"Host": "[::1]"}, {"Origin": str(client.base_url)}):
+        assert client.get("/api/runs", headers=headers).status_code == 200
+
+
+def test_of_another_address_the_token_is_the_guard(run: Path) -> None:
+    with TestClient(make_app([RunFiles(run)], local=False, token="t"), base_url="http://cluster.example") as client:
+        asked = {"Origin": "http://evil.example", "Authorization": "Bearer t"}
+        assert client.get("/api/runs", headers=asked).status_code == 200
+        assert client.get("/api/runs", headers={"Origin": "http://evil.example"}).status_code == 401
 
 
 def test_view_serves_until_it_is_told_to_end(run: Path) -> None:

@@ -1,7 +1,8 @@
 """The reference engine (the `alfworld` and `textworld` packages) behind the same interface, one process per game.
 
 TextWorld's parser is global, it overwrites `sys.argv`, and it ends the process on bad PDDL: it gets a process of its
-own, which is not daemonic (there it deadlocks) and is asked over a pipe with a time limit.
+own, which is not daemonic (there it deadlocks) and is asked over a pipe with a time limit. What it would `eval` of a
+game file is worked out by `expressions.py` instead.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import contextlib
 import multiprocessing
 import weakref
 from typing import TYPE_CHECKING, Any
+
+from openmanus_rl.environments.alfworld.expressions import evaluate
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -25,6 +28,7 @@ def _serve(pipe: Connection, game: Any) -> None:
         import textworld
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
 
+        _never_eval()
         wanted = textworld.EnvInfos(won=True, admissible_commands=True)
         env = AlfredDemangler(textworld.envs.PddlEnv(wanted), shuffle=False)
         env.load(str(game) if not isinstance(game, dict) else game)
@@ -40,6 +44,17 @@ def _serve(pipe: Connection, game: Any) -> None:
     except (Exception, SystemExit) as error:
         pipe.send(("error", f"the reference engine failed: {type(error).__name__}: {error}", [], False))
         raise
+
+
+def _never_eval() -> None:
+    """Replace the one method of TextWorld that evaluates text of a game file as Python; this process only."""
+    from textworld.envs.pddl.textgen import EvalSymbol, TerminalSymbol
+
+    def derive(symbol: Any, context: dict[str, Any] | None = None) -> list[Any]:
+        return [TerminalSymbol(evaluate(symbol.expression, (context or symbol.context)["variables"]))]
+
+    assert callable(EvalSymbol.derive), "another TextWorld: look for what it evaluates now"
+    EvalSymbol.derive = derive
 
 
 def _end(process: SpawnProcess, pipe: Connection) -> None:

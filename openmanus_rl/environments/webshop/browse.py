@@ -17,11 +17,10 @@ from urllib.parse import parse_qs, quote
 import jinja2
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from openmanus_rl.environments.base import SPLITS
 from openmanus_rl.environments.webshop.env import WebshopEnv
-from openmanus_rl.web.requests import is_loopback
+from openmanus_rl.web.requests import LocalOnly, is_loopback
 
 if TYPE_CHECKING:
     from openmanus_rl.environments.base import Info
@@ -52,8 +51,8 @@ class Visit:
 def make_app(options: dict[str, Any], host: str = "127.0.0.1") -> FastAPI:
     """The web application; `options` are those of the environment, `host` the address it is served on."""
     app = FastAPI(title="OpenManus-RL WebShop", docs_url=None, redoc_url=None, openapi_url=None)
-    if is_loopback(host):  # a page from elsewhere must not reach it under a name of its own
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])
+    if is_loopback(host):
+        app.add_middleware(LocalOnly)
     visits: OrderedDict[str, Visit] = OrderedDict()
     first = WebshopEnv(**options)
     sizes = {split: len(first.tasks(split)) for split in SPLITS}

@@ -57,7 +57,7 @@ class Embedded {
     return { value: this.data.runs[run], changed: true };
   }
   async episodes(run) {
-    const value = { rows: this.data.rows[run], unreadable: 0, files_left_out: this.data.files_left_out[run] };
+    const value = { rows: this.data.rows[run], faults: this.data.faults[run], files_left_out: this.data.files_left_out[run] };
     return { value, changed: true };
   }
   // Read when it is looked at, so that opening the page reads none of them.

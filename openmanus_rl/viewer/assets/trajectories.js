@@ -47,13 +47,7 @@ export class Trajectories {
     this.rows = [...value.rows].reverse();
     replace(
       this.notes,
-      value.unreadable
-        ? el(
-            "p",
-            { class: "note" },
-            `${value.unreadable} lines of the files are no episodes that this version can read.`,
-          )
-        : null,
+      ...value.faults.slice(0, 10).map((fault) => el("p", { class: "note" }, fault)),
       value.files_left_out
         ? el(
             "p",

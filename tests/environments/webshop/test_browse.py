@@ -60,7 +60,8 @@ def test_hostile_words_are_shown_as_words(client: TestClient) -> None:
 def test_what_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.get("/", params={"task": "train/x"}).status_code == 404
     assert client.get("/visit/nobody").status_code == 404
-    assert client.get("/", headers={"host": "evil.example"}).status_code == 400
+    assert client.get("/", headers={"host": "evil.example"}).status_code == 403
+    assert client.get("/", headers={"origin": "http://evil.example"}).status_code == 403
     page = client.get("/")
     assert act(client, page, action="x" * 20_000).status_code == 413
     assert client.post(str(page.url), content=b"\xff\xfe=%ff").status_code == 200
