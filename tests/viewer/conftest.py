@@ -52,13 +52,14 @@ def tab(browser: Any) -> Iterator[Callable[..., Any]]:
         context = browser.new_context(viewport=options.pop("viewport", {"width": 1280, "height": 860}), **options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(20_000)
         page.on("pageerror", lambda error: faults.append(f"error in the page: {error}"))
         if not may_fail:
             page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
         page.on("request", lambda request: _note_foreign(faults, request.url, address))
         page.goto(address)
-        page.locator("main h1, main .filters").first.wait_for()
+        # On a phone the list of episodes gives way to the one that is opened: it may be gone before it is looked for.
+        page.locator("main h1:visible, main .filters:visible, main .episode:visible").first.wait_for()
         return page
 
     yield open_tab
