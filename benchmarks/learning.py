@@ -74,7 +74,7 @@ STUDIES = {
         start="alfworld_tiny-gigpo-0",
         splits=("valid_seen",),
     ),
-    "webshop_tiny": Study("webshop_tiny", {"gigpo": ()}, episodes=200, seeds=(0,)),
+    "webshop_tiny": Study("webshop_tiny", {"gigpo": ()}, episodes=1000, seeds=(0,)),
 }
 
 
