@@ -82,7 +82,7 @@ def test_a_lora_run_that_goes_on_is_the_run_that_never_stopped(tmp_path: Path) -
 def test_other_adapters_do_not_go_on(tmp_path: Path, changed: str, message: str) -> None:
     train(tmp_path, "trainer.total_training_steps=1")
     with pytest.raises(CheckpointError, match=f"does not fit this config.*{message}"):
-        train(tmp_path, changed)
+        train(tmp_path, changed, f"trainer.resume_mode={tmp_path / 'run' / 'checkpoints' / 'step_000001'}")
 
 
 def test_a_missing_package_is_said_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
