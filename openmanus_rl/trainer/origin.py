@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -86,7 +87,7 @@ def _check_same_run(config: Config, directory: Path, origin: Origin) -> None:
     changed = [
         f"  {key}: {before[key]} there, {value} now"
         for key, value in all_keys(config).items()
-        if decides_learning(key) and before.get(key, value) != value
+        if decides_learning(key) and not _is_same(key, str(before.get(key, value)), value)
     ]
     if changed:
         raise OtherRunError(
@@ -94,6 +95,13 @@ def _check_same_run(config: Config, directory: Path, origin: Origin) -> None:
             + "\nGive this one a place of its own with trainer.experiment_name=NAME, start anew there with "
             f"trainer.resume_mode=disable, or go on there with the new settings: trainer.resume_mode={origin.folder}"
         )
+
+
+def _is_same(key: str, before: str, now: str) -> bool:
+    """Whether two values mean the same; a model or a dataset may have moved with its run to another folder."""
+    if key.endswith((".model.path", ".data_dir")):
+        before, now = PurePath(before).name, PurePath(now).name
+    return before == now
 
 
 def base_is_current(config: Config, directory: Path) -> bool:

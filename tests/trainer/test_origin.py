@@ -46,6 +46,17 @@ def test_what_does_not_decide_what_is_learned_may_change(tmp_path: Path) -> None
     assert [path.name for path in checkpoints(tmp_path / "run")] == ["step_000001", "step_000002"]
 
 
+def test_a_run_that_moved_with_its_model_goes_on(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    run.train(small_config(before, SHORT))
+    before.rename(after)
+    run.train(small_config(after, "trainer.total_training_steps=2"))
+    assert [path.name for path in checkpoints(after / "run")] == ["step_000001", "step_000002"]
+    with pytest.raises(OtherRunError, match=r"model\.path: .*/model there, init:nano now"):
+        run.train(small_config(after, "actor_rollout_ref.model.path=init:nano"))
+
+
 def test_a_checkpoint_that_is_named_goes_on_with_other_settings(tmp_path: Path) -> None:
     first = small_config(tmp_path, SHORT, "actor_rollout_ref.actor.optim.weight_decay=0.5")
     run.train(first)
