@@ -126,26 +126,33 @@ class Batch:
         changes: dict[str, Any] = dict(columns)
         return replace(self, **changes)
 
-    def pad(self, column: Tensor) -> Tensor:
-        """A packed column as rows of samples, zeros behind each: (T,) to (N, longest)."""
+    def padding(self) -> Padding:
+        """How packed columns become rows of samples, and rows packed columns again."""
         longest = int(self.lengths.max())
-        padded = column.new_zeros(self.n_samples * longest)
-        return padded.index_copy_(0, self._places(longest), column).view(self.n_samples, longest)
-
-    def unpad(self, padded: Tensor) -> Tensor:
-        """The inverse of `pad`: (N, longest) to (T,)."""
-        return padded.reshape(-1).index_select(0, self._places(padded.shape[1]))
-
-    def _places(self, width: int) -> Tensor:
-        """Where each token stands in the padded form, counted row after row."""
-        starts = torch.arange(0, self.n_samples * width, width, device=self.token_ids.device)
-        return starts.repeat_interleave(self.lengths) + self.position_ids
+        starts = torch.arange(0, self.n_samples * longest, longest, device=self.token_ids.device)
+        return Padding(starts.repeat_interleave(self.lengths) + self.position_ids, (self.n_samples, longest))
 
     def to(self, device: torch.device | str) -> Batch:
         """The batch with its tensors on a device."""
         held = {f.name: getattr(self, f.name) for f in fields(self)}
         moved: dict[str, Any] = {k: v.to(device) for k, v in held.items() if isinstance(v, torch.Tensor)}
         return replace(self, **moved)
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Where each token stands in the padded form, counted row after row, (T,), and the form's shape."""
+
+    places: Tensor
+    shape: tuple[int, int]
+
+    def pad(self, column: Tensor) -> Tensor:
+        """A packed column as rows of samples, zeros behind each: (T,) to (N, longest)."""
+        return column.new_zeros(self.shape).view(-1).index_copy_(0, self.places, column).view(self.shape)
+
+    def unpad(self, padded: Tensor) -> Tensor:
+        """The inverse of `pad`: (N, longest) to (T,)."""
+        return padded.reshape(-1).index_select(0, self.places)
 
 
 def _packed(columns: Sequence[NDArray[np.generic]], dtype: type[np.generic]) -> Tensor:

@@ -130,6 +130,8 @@ def kl_in_reward(batch: Batch, coefficient: float, algorithm: AlgorithmConfig) -
 def compute_advantages(batch: Batch, algorithm: AlgorithmConfig) -> Batch:
     """The batch with advantages and returns by the estimator of the config."""
     advantages, returns = estimate_advantages(batch, algorithm, algorithm.adv_estimator)
+    if returns is advantages:  # checked once
+        return replace(batch.with_columns(advantages=advantages), returns=returns)
     return batch.with_columns(advantages=advantages, returns=returns)
 
 
@@ -138,17 +140,18 @@ def estimate_advantages(batch: Batch, algorithm: AlgorithmConfig, estimator: str
     assert batch.token_rewards is not None
     first_row = torch.full((batch.n_samples,), batch.n_rows, dtype=torch.long)
     first_row.scatter_reduce_(0, batch.row_sample, torch.arange(batch.n_rows), "amin")
+    padding = batch.padding()
     inputs = AdvantageInputs(
-        token_level_rewards=batch.pad(batch.token_rewards),
-        response_mask=batch.pad(batch.action_mask),
+        token_level_rewards=padding.pad(batch.token_rewards),
+        response_mask=padding.pad(batch.action_mask),
         index=batch.group_index[first_row],
         traj_index=batch.traj_index[first_row],
-        token_row=batch.pad(batch.token_row.clamp(min=0)),
+        token_row=padding.pad(batch.token_row.clamp(min=0)),
         row_index=batch.group_index,
         row_traj_index=batch.traj_index,
         row_anchors=batch.anchors,
         row_step_rewards=batch.step_rewards,
-        values=None if batch.values is None else batch.pad(batch.values),
+        values=None if batch.values is None else padding.pad(batch.values),
     )
     options = AdvantageOptions(
         gamma=algorithm.gamma,
@@ -161,9 +164,9 @@ def estimate_advantages(batch: Batch, algorithm: AlgorithmConfig, estimator: str
         per_trajectory=algorithm.gigpo.per_trajectory,
     )
     advantages, returns = ADVANTAGE_ESTIMATORS[estimator].compute(inputs, options)
-    found = batch.unpad(advantages).float() * batch.action_mask
+    found = padding.unpad(advantages).float() * batch.action_mask
     # Without a critic they are one and the same.
-    return found, found if returns is advantages else batch.unpad(returns).float() * batch.action_mask
+    return found, found if returns is advantages else padding.unpad(returns).float() * batch.action_mask
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

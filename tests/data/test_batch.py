@@ -58,9 +58,9 @@ def test_trajectories_of_different_groups_may_share_a_name() -> None:
 
 def test_padding_and_back(samples: list[Sample]) -> None:
     batch = Batch.from_samples(samples)
-    padded = batch.pad(batch.token_ids)
+    padded = batch.padding().pad(batch.token_ids)
     assert padded.tolist() == [[1, 2, 7, 3, 8, 9], [4, 5, 6, 6, 7, 0], [9, 9, 1, 0, 0, 0]]
-    assert torch.equal(batch.unpad(padded), batch.token_ids)
+    assert torch.equal(batch.padding().unpad(padded), batch.token_ids)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
@@ -68,8 +68,8 @@ def test_padding_loses_nothing(lengths: list[int]) -> None:
     made = [assemble(trajectory(turn(list(range(1, n + 1)), [5]), traj_id=str(k)))[0] for k, n in enumerate(lengths)]
     batch = Batch.from_samples(made)
     column = torch.arange(batch.n_tokens) + 1
-    padded = batch.pad(column)
-    assert torch.equal(batch.unpad(padded), column)
+    padded = batch.padding().pad(column)
+    assert torch.equal(batch.padding().unpad(padded), column)
     assert int((padded != 0).sum()) == batch.n_tokens
 
 
