@@ -90,7 +90,8 @@ def bare_update(model: Any, batch: Batch, tokens: int | None = None) -> Callable
     """Forward, backward, AdamW; all rows in one pass, or in passes of at most so many tokens, padding included."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     assert batch.advantages is not None
-    rows = [batch.padding().pad(column) for column in (batch.token_ids, batch.action_mask, batch.advantages)]
+    padding = batch.padding()
+    rows = [padding.pad(column) for column in (batch.token_ids, batch.action_mask, batch.advantages)]
     count = int(batch.action_mask.sum())
     width = rows[0].shape[1]
     at_once = batch.n_samples if tokens is None else max(1, tokens // width)

@@ -112,9 +112,13 @@ class Batch:
 
     def with_columns(self, **columns: Tensor) -> Batch:
         """The batch with trainer columns set; each must be (T,), finite, and zero where the agent did not write."""
+        checked: list[Tensor] = []
         for name, column in columns.items():
             if name not in (*TRAINER_COLUMNS, "old_logprobs"):
                 raise ValueError(f"{name} is not a column that the trainer fills: {', '.join(TRAINER_COLUMNS)}")
+            if any(column is known for known in checked):  # one tensor may be advantages and returns
+                continue
+            checked.append(column)
             if column.shape != self.token_ids.shape:
                 raise ValueError(f"{name} has shape {tuple(column.shape)} for {self.n_tokens} tokens")
             if not column.is_floating_point():

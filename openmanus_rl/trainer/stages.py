@@ -130,8 +130,6 @@ def kl_in_reward(batch: Batch, coefficient: float, algorithm: AlgorithmConfig) -
 def compute_advantages(batch: Batch, algorithm: AlgorithmConfig) -> Batch:
     """The batch with advantages and returns by the estimator of the config."""
     advantages, returns = estimate_advantages(batch, algorithm, algorithm.adv_estimator)
-    if returns is advantages:  # checked once
-        return replace(batch.with_columns(advantages=advantages), returns=returns)
     return batch.with_columns(advantages=advantages, returns=returns)
 
 
