@@ -15,9 +15,8 @@ Success is on `valid_unseen`, tasks that neither the warm start nor the training
 Wilson interval. "before" is the model that training starts from, "after" the checkpoint with the best
 validation, which is what a run reports and exports. "curve" is validation success over the steps, from 0 to 100 %.
 It is chosen on the first tasks of each validation split (`data.val_batch_size`), which are among the tasks played here.
-The small rooms of the default recipe come up about twice among so many tasks: held-out ones are never trained on, but
-its intervals would be wider if each room counted once. Minutes are those of the whole training command, making the
-model, the warm start and validations included, on the cores of the last column; other work may have shared them.
+No task is played twice. Minutes are those of the whole training command, making the model, the warm start and
+validations included, on the cores of the last column; other work may have shared them.
 """
 
 

@@ -246,14 +246,18 @@ class NumberedEnv(TextEnv):
         self.tasks_per_split = tasks_per_split
 
     def tasks(self, split: Split) -> Sequence[str]:
-        """Numbered tasks. Each is drawn by itself: small worlds come up again under other numbers."""
-        return NumberedTasks(split, self.tasks_per_split)
+        """Numbered tasks. Most environments draw each by itself, so small worlds come up again under other numbers."""
+        return NumberedTasks(split, self.count(split))
+
+    def count(self, split: Split) -> int:  # noqa: ARG002 - for those whose splits differ
+        """How many tasks a split has."""
+        return self.tasks_per_split
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
         """Start a task."""
         super().reset(seed=seed)
         task = self.choose_task(seed, options)
-        split, _ = parse_numbered_task(task, self.name, dict.fromkeys(SPLITS, self.tasks_per_split))
+        split, _ = parse_numbered_task(task, self.name, {split: self.count(split) for split in SPLITS})
         observation = self._start(task, split)
         info = self._info(observation, True)
         self.begin(info)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar
+from itertools import islice
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from openmanus_rl.environments.base import NumberedEnv, Split, StepResult, belongs_to, check_between
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from openmanus_rl.data.json_values import Json
     from openmanus_rl.environments.base import AnchorMode, Expert, Info
 
@@ -16,10 +20,20 @@ Cell = tuple[int, int]
 MOVES: dict[str, Cell] = {"north": (-1, 0), "south": (1, 0), "west": (0, -1), "east": (0, 1)}
 
 
+class Room(NamedTuple):
+    """Where things are at the start. The wall is the door's column."""
+
+    agent: Cell
+    key: Cell
+    door: Cell
+    goal: Cell
+
+
 class GridEnv(NumberedEnv):
     """A room of `size` x `size` cells, split by a wall with one door; the key is on the agent's side, the goal behind.
 
     The agent sees its cell and the four beside it. Actions: north, south, west, east, take key, open door.
+    No two tasks of a split are the same room, so a small grid may have fewer tasks than `tasks_per_split`.
     """
 
     name: ClassVar[str] = "grid"
@@ -27,23 +41,21 @@ class GridEnv(NumberedEnv):
     def __init__(self, size: int = 4, anchor_mode: AnchorMode = "state", tasks_per_split: int = 1000) -> None:
         super().__init__(anchor_mode, tasks_per_split)
         check_between("size", size, 3, 50)
+        check_between("tasks_per_split", tasks_per_split, 1, 100_000)
         self.size = size
+
+    def count(self, split: Split) -> int:
+        """How many rooms the split has."""
+        return len(rooms(self.size, split, self.tasks_per_split))
 
     def expert(self) -> Expert:
         """Explores what it has not seen, nearest first."""
         return GridExpert()
 
     def _start(self, task: str, split: Split) -> str:
-        """Lay out the room of a task."""
-        rng = random.Random(f"grid/{self.size}/{task}")
-        while True:
-            self.wall = rng.randrange(1, self.size - 1)
-            near = [(row, column) for row in range(self.size) for column in range(self.wall)]
-            self.door = (rng.randrange(self.size), self.wall)
-            self.agent, self.key = rng.sample(near, 2)
-            self.goal = (rng.randrange(self.size), rng.randrange(self.wall + 1, self.size))
-            if belongs_to(f"{self.agent} {self.key} {self.door} {self.goal}", split):
-                break
+        """Enter the room of a task."""
+        number = int(task.rpartition("/")[2])
+        self.agent, self.key, self.door, self.goal = rooms(self.size, split, self.tasks_per_split)[number]
         self.has_key = self.door_open = False
         return f"Find the key, open the door, reach the goal.\n{self._look()}"
 
@@ -78,7 +90,7 @@ class GridEnv(NumberedEnv):
         row, column = cell
         if not (0 <= row < self.size and 0 <= column < self.size):
             return False
-        return column != self.wall or (cell == self.door and self.door_open)
+        return column != self.door[1] or (cell == self.door and self.door_open)
 
     def _look(self) -> str:
         around = ", ".join(f"{name}: {self._what(_beside(self.agent, name))}" for name in MOVES)
@@ -101,6 +113,47 @@ class GridEnv(NumberedEnv):
         return self.describe(
             observation, state=state, won=won, task_type="grid", admissible_actions=self._possible(), action_valid=valid
         )
+
+
+@functools.lru_cache(maxsize=64)
+def rooms(size: int, split: Split, most: int) -> tuple[Room, ...]:
+    """The first rooms of a split, at most as many as asked for, in an order that does not depend on how many."""
+    shuffled = (_room(size, number) for number in _shuffled(_room_count(size), random.Random(f"grid/{size}/{split}")))
+    ours = (room for room in shuffled if belongs_to(f"{room.agent} {room.key} {room.door} {room.goal}", split))
+    return tuple(islice(ours, most))
+
+
+def _shuffled(count: int, rng: random.Random) -> Iterator[int]:
+    """The numbers below `count` in random order, drawn as they are asked for: there are 3 x 10^12 rooms of 50 x 50."""
+    moved: dict[int, int] = {}
+    for place in range(count):
+        chosen = rng.randrange(place, count)
+        yield moved.get(chosen, chosen)
+        moved[chosen] = moved.pop(place, place)
+
+
+def _room_count(size: int) -> int:
+    return sum(_rooms_of_wall(size, wall) for wall in range(1, size - 1))
+
+
+def _rooms_of_wall(size: int, wall: int) -> int:
+    near, far = size * wall, size * (size - wall - 1)
+    return near * (near - 1) * size * far
+
+
+def _room(size: int, number: int) -> Room:
+    """The room of a number: the wall's column, then the cells of goal, door, agent and key."""
+    wall = 1
+    while number >= (of_wall := _rooms_of_wall(size, wall)):
+        number, wall = number - of_wall, wall + 1
+    number, goal = divmod(number, size * (size - wall - 1))
+    number, door = divmod(number, size)
+    key, agent = divmod(number, size * wall)
+    key += key >= agent  # the key is not where the agent starts
+    return Room(
+        (agent // wall, agent % wall), (key // wall, key % wall), (door, wall),
+        (goal % size, wall + 1 + goal // size),
+    )  # fmt: skip
 
 
 class GridExpert:

@@ -74,7 +74,7 @@ def test_a_server_that_goes_away_ends_it_with_1(
     ("arguments", "message"),
     [
         (["--env", "gird"], "no environment named 'gird'; did you mean grid?"),
-        (["--env", "grid", "--task", "train/1000"], "train has 1000, numbered from 0"),
+        (["--env", "grid", "--task", "train/1000"], "train has 965, numbered from 0"),
         (["--env", "grid", "env.max_stepps=3"], "did you mean env.max_steps?"),
         (["--env", "grid", "env.options.size=2"], "size must lie between 3 and 50, got 2"),
         (["--env", "grid", "--split", "test"], "--split"),

@@ -1,8 +1,10 @@
-"""The rules of bandit, crafting, frozenlake, sokoban and wordle, by hand; what is generated can be solved."""
+"""The rules of grid, bandit, crafting, frozenlake, sokoban and wordle, by hand; what is generated can be solved."""
 
+import itertools
 import math
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -107,6 +109,49 @@ def test_what_is_not_understood_is_not_echoed(name: str, action: str) -> None:
     observation, reward, terminated, _, info = env.step(f"<{action}>")
     assert (reward, terminated, info["action_valid"]) == (0.0, False, False)
     assert f"<{action}>" not in observation
+
+
+# --- grid -----------------------------------------------------------------------------------------------
+
+
+def grid_rooms(split: Any, **options: Any) -> list[tuple[Any, ...]]:
+    env: Any = make_env("grid", **options)
+    found = []
+    for task in env.tasks(split):
+        env.reset(options={"task": task})
+        found.append((env.agent, env.key, env.door, env.goal))
+    return found
+
+
+def test_each_room_of_a_grid_is_one_task() -> None:
+    """Of 3 x 3 cells: 3 places for the agent, 2 left for the key, 3 for the door, 3 for the goal. So 54 in all."""
+    train, seen, unseen = (grid_rooms(split, size=3) for split in SPLITS)
+    assert set(train) == set(seen)
+    assert train != seen
+    assert [len(set(rooms)) for rooms in (train, unseen)] == [len(train), len(unseen)]
+    assert not set(train) & set(unseen)
+    by_hand = {
+        ((agent, 0), (key, 0), (door, 1), (goal, 2))
+        for agent, key in itertools.permutations(range(3), 2)
+        for door, goal in itertools.product(range(3), repeat=2)
+    }
+    assert set(train) | set(unseen) == by_hand
+
+
+def test_rooms_of_a_larger_grid_are_in_order() -> None:
+    rooms = [room for split in ("train", "valid_unseen") for room in grid_rooms(split, size=5, tasks_per_split=400)]
+    assert len(set(rooms)) == len(rooms) == 800
+    walls = Counter(door[1] for _, _, door, _ in rooms)
+    assert set(walls) == {1, 2, 3}
+    for agent, key, door, goal in rooms:
+        assert agent != key
+        assert agent[1] < door[1] > key[1]
+        assert door[1] < goal[1]
+        assert all(0 <= row < 5 and 0 <= column < 5 for row, column in (agent, key, door, goal))
+
+
+def test_a_room_keeps_its_number_when_there_are_more() -> None:
+    assert grid_rooms("train", tasks_per_split=20) == grid_rooms("train", tasks_per_split=50)[:20]
 
 
 # --- bandit ---------------------------------------------------------------------------------------------
