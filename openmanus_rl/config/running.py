@@ -34,8 +34,8 @@ class EnvRollout(Section):
 class AlfworldOptions(Section):
     """ALFWorld; used by `env.env_name=alfworld/AlfredTWEnv`."""
 
-    source: Literal["auto", "dataset", "generated"] = "auto"
-    """Where games come from; `auto` is the dataset if there is one, else generated games."""
+    source: Literal["auto", "dataset", "generated", "mixed"] = "auto"
+    """`auto` is the dataset if there is one, else generated games; `mixed` adds these to the dataset's for training."""
     data_dir: str | None = None
     """A downloaded dataset in its usual layout. Default: `$ALFWORLD_DATA`."""
     engine: Literal["native", "textworld"] = "native"
@@ -44,6 +44,8 @@ class AlfworldOptions(Section):
     """Size of generated games: 3 receptacles, 6, or as many as the real ones."""
     wording: Literal["new", "old"] = "new"
     """Of generated games: "move X to Y" as in newer releases, or "put X in/on Y"."""
+    train_games: Count = 10_000
+    """How many games are generated for training."""
     win_reward: float = 10.0
     """Reward for solving the task."""
     step_reward: float = 0.0

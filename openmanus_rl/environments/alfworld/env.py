@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from openmanus_rl.environments.base import AnchorMode, Expert, Info
 
+# Before the ids of generated games where there are others, too.
+GENERATED = "generated/"
+
 # What upstream calls the two validation splits.
 SPLIT_ALIASES: dict[str, Split] = {"eval_in_distribution": "valid_seen", "eval_out_of_distribution": "valid_unseen"}
 
@@ -46,7 +49,7 @@ class AlfredTWEnv(TextEnv):
 
     def __init__(
         self,
-        source: Literal["auto", "dataset", "generated"] = "auto",
+        source: Literal["auto", "dataset", "generated", "mixed"] = "auto",
         data_dir: str | None = None,
         engine: Literal["native", "textworld"] = "native",
         size: Size = "full",
@@ -71,17 +74,19 @@ class AlfredTWEnv(TextEnv):
         self.engine, self.size, self.seed, self.wording = engine, size, seed, wording
         self.blocking = engine == "textworld"
         self.win_reward, self.step_reward, self.subgoal_reward = win_reward, step_reward, subgoal_reward
-        self.root = find_dataset(source, data_dir)
+        self.root, self.mixed = find_dataset(source, data_dir), source == "mixed"
         self.counts: dict[Split, int] = {"train": train_games, "valid_seen": valid_games, "valid_unseen": valid_games}
         if min(self.counts.values()) < 1:
             raise ValueError("train_games and valid_games must be at least 1")
+        if self.mixed and train_games > 1_000_000:
+            raise ValueError(f"source=mixed takes at most 1,000,000 train_games, got {train_games:,}")
         extremes = [step_reward, step_reward + win_reward + 4 * subgoal_reward, 0.0]
         self.reward_bounds = (min(extremes), max(extremes))
         self.skipped: dict[str, Counter[str]] = {}
         self._player: Player | None = None
 
     def tasks(self, split: Split) -> Sequence[str]:
-        """Game folders of the dataset, or numbered generated games; upstream's split names work too."""
+        """Game folders of the dataset, numbered generated games, or both; upstream's split names work too."""
         split = SPLIT_ALIASES.get(split, split)
         if split not in SPLITS:
             raise ValueError(f"no split {split!r}: there are {', '.join((*SPLITS, *SPLIT_ALIASES))}")
@@ -89,6 +94,8 @@ class AlfredTWEnv(TextEnv):
             return NumberedTasks(split, self.counts[split])
         found, skipped = list_games(self.root, split)
         self.skipped[split] = Counter(dict(skipped))
+        if self.mixed and split == "train":
+            return [*found, *(GENERATED + task for task in NumberedTasks(split, self.counts[split]))]
         return found
 
     def expert(self) -> Expert:
@@ -114,18 +121,28 @@ class AlfredTWEnv(TextEnv):
         self.begin(info)
         return self._player.observation, info
 
+    def _file(self, task: str) -> Path | None:
+        """The file of a released game; None for a generated one."""
+        if self.root is None or (self.mixed and task.startswith(GENERATED)):
+            return None
+        return dataset_file(self.root, task)
+
+    def _numbered(self, task: str) -> tuple[Split, int]:
+        """The split and the number of a generated game."""
+        return parse_numbered_task(task.removeprefix(GENERATED) if self.mixed else task, self.name, self.counts)
+
     def _layout(self, task: str) -> Layout:
-        if self.root is not None:
-            return layout_of_file(dataset_file(self.root, task))
-        split, number = parse_numbered_task(task, self.name, self.counts)
+        if (file := self._file(task)) is not None:
+            return layout_of_file(file)
+        split, number = self._numbered(task)
         return layout_of_generated(split, number, self.size, self.seed, self.wording)
 
     def _reference_game(self, task: str) -> tuple[Path | dict[str, Any], str]:
         """A game as the reference takes it, and the type of its task; files that we cannot play included."""
-        if self.root is not None:
+        if (file := self._file(task)) is not None:
             kind = Path(task).parent.name.partition("-")[0]
-            return dataset_file(self.root, task), kind if kind in TASK_TYPES else "unknown"
-        split, number = parse_numbered_task(task, self.name, self.counts)
+            return file, kind if kind in TASK_TYPES else "unknown"
+        split, number = self._numbered(task)
         blueprint = generate(str(number), split, self.size, self.seed)
         return game_data(blueprint, self.wording), blueprint.task_type
 
@@ -167,14 +184,14 @@ class AlfredTWEnv(TextEnv):
 
 def find_dataset(source: str, data_dir: str | None) -> Path | None:
     """The folder that holds the splits, or None to generate games."""
-    if source not in ("auto", "dataset", "generated"):
-        raise ValueError(f"source must be auto, dataset or generated, got {source!r}")
+    if source not in ("auto", "dataset", "generated", "mixed"):
+        raise ValueError(f"source must be auto, dataset, generated or mixed, got {source!r}")
     if source == "generated":
         return None
     given = data_dir or os.environ.get("ALFWORLD_DATA")
     if not given:
-        if source == "dataset":
-            raise ValueError("source=dataset needs data_dir, or $ALFWORLD_DATA to point at the dataset")
+        if source != "auto":
+            raise ValueError(f"source={source} needs data_dir, or $ALFWORLD_DATA to point at the dataset")
         return None
     origin = "data_dir" if data_dir else "$ALFWORLD_DATA"
     folder = Path(given).expanduser()

@@ -379,6 +379,33 @@ def test_a_dataset_in_its_usual_layout(real_games: Path, monkeypatch: pytest.Mon
     assert make_env("alfworld", source="generated").tasks("train")[0] == "train/0"
 
 
+def test_generated_games_are_mixed_among_those_of_a_dataset(tmp_path: Path) -> None:
+    for split, name in (("train", "7"), ("valid_seen", "a")):
+        (tmp_path / split / name).mkdir(parents=True)
+        data = game_data(generate("0", split, "micro")) | {"solvable": True}  # type: ignore[arg-type]
+        (tmp_path / split / name / "game.tw-pddl").write_bytes(orjson.dumps(data))
+    env = make_env("alfworld", source="mixed", data_dir=str(tmp_path), train_games=9, size="micro")
+    assert env.tasks("train") == ["train/7", *(f"generated/train/{k}" for k in range(9))]
+    assert env.tasks("valid_seen") == ("valid_seen/a",)
+    assert len(env.tasks("valid_unseen")) == 0
+    alone = make_env("alfworld", source="generated", size="micro")
+    seen = [env.reset(options={"task": task})[0] for task in ("train/7", "generated/train/7")]
+    assert seen == [alone.reset(options={"task": task})[0] for task in ("train/0", "train/7")]
+    with pytest.raises(ValueError, match="has no task 'train/9': train has 9"):
+        env.reset(options={"task": "generated/train/9"})
+    with pytest.raises(ValueError, match="has no task 'generated/train/0'"):
+        alone.reset(options={"task": "generated/train/0"})
+
+
+def test_mixed_games_need_a_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    with pytest.raises(ValueError, match="source=mixed needs data_dir"):
+        make_env("alfworld", source="mixed")
+    (tmp_path / "train").mkdir()
+    with pytest.raises(ValueError, match="at most 1,000,000 train_games, got 1,000,001"):
+        make_env("alfworld", source="mixed", data_dir=str(tmp_path), train_games=1_000_001)
+
+
 def test_games_that_cannot_be_played_are_skipped_and_counted(tmp_path: Path) -> None:
     for folder, solvable in (("a", True), ("b", False), ("pick-AppleSliced-1", True), ("x_movable_y", True)):
         trial = tmp_path / "train" / folder / "trial"
