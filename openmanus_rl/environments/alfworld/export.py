@@ -14,6 +14,7 @@ from openmanus_rl.environments.alfworld.vocabulary import (
     CONTAINERS,
     COOLABLE,
     HEATABLE,
+    IMMOVABLE,
     LAMPS,
     ROOMS,
     SLICEABLE,
@@ -73,7 +74,8 @@ def _problem(blueprint: Blueprint) -> str:
     receptacles = [mangled(kind) for kind in blueprint.receptacles]
     things = [mangled(thing.kind) for thing in blueprint.things]
     locations = [f"loc_bar_{k + 1}_bar_{k % 7}_bar_{k % 4}_bar_30" for k in range(len(receptacles) + 1)]
-    *places, start = locations
+    *stands, start = locations
+    places = [stands[location] for location in blueprint.locations]
     object_kinds, receptacle_kinds = _all_kinds()
     declared = [
         "agent1 - agent",
@@ -115,6 +117,8 @@ def _all_kinds() -> tuple[list[str], list[str]]:
 def _affordances(kind: str) -> list[str]:
     if kind in LAMPS:
         return ["toggleable"]
+    if kind in IMMOVABLE:
+        return []
     able = [
         name
         for name, kinds in (

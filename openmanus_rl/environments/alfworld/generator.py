@@ -16,9 +16,12 @@ from typing import Literal
 
 from openmanus_rl.environments.alfworld.vocabulary import (
     ACCEPTS,
+    DOORS,
+    FIXTURES,
     ROOM_OBJECTS,
     ROOM_THINGS,
     ROOMS,
+    STAND_AT,
     TASK_ROOMS,
     TASK_TYPES,
     TREATMENTS,
@@ -67,6 +70,8 @@ class Blueprint:
     room_number: int
     receptacles: tuple[str, ...]
     openable: tuple[bool, ...]
+    locations: tuple[int, ...]
+    """Where each receptacle stands; some of a full-size room stand together."""
     things: tuple[Thing, ...]
     target: str
     destination: str | None
@@ -108,6 +113,10 @@ def _attempt(name: str, split: Split, size: Size, seed: int, rng: random.Random)
     things = _place_things(task_type, room, receptacles, target, destination, rng.randint(least, most), rng)
     if things is None:
         return None
+    locations = tuple(range(len(receptacles)))
+    if limit is None:
+        things += _fixtures(room, receptacles, rng)
+        receptacles, locations = _arrange(receptacles, f"{seed}/{room}/{number}/arranged")
     # An eighth of all arrangements is kept for valid_seen: none of its games is a training game under another name.
     arrangement = repr((task_type, room, number, receptacles, things, target, destination))
     kept_back = hashlib.sha256(arrangement.encode()).digest()[0] % 8 == 0
@@ -121,6 +130,7 @@ def _attempt(name: str, split: Split, size: Size, seed: int, rng: random.Random)
         room_number=number,
         receptacles=tuple(kind for kind, _ in receptacles),
         openable=tuple(opens for _, opens in receptacles),
+        locations=locations,
         things=tuple(things),
         target=target,
         destination=destination,
@@ -152,6 +162,20 @@ def _draw_furniture(room: str, name: str) -> tuple[tuple[str, bool], ...]:
         for kind, (least, most, extreme) in ROOMS[room].items()
         for _ in range(rng.randint(least, extreme if rng.randrange(LARGE) == 0 else most))
     )
+
+
+def _arrange(receptacles: list[tuple[str, bool]], name: str) -> tuple[list[tuple[str, bool]], tuple[int, ...]]:
+    """Doors on some cabinets and drawers only, receptacles that stand together: the same in every game of a room."""
+    rng = random.Random(name)
+    with_doors = {kind: rng.choices(list(parts), list(parts.values()))[0] for kind, parts in DOORS.items()}
+    arranged: list[tuple[str, bool]] = []
+    locations: list[int] = []
+    for k, (kind, opens) in enumerate(receptacles):
+        beside, often = STAND_AT.get(kind, ("", 0))
+        together = [locations[j] for j, (other, _) in enumerate(arranged) if other == beside]
+        locations.append(together[-1] if together and rng.randrange(100) < often else k)
+        arranged.append((kind, rng.random() < with_doors[kind] if kind in with_doors else opens))
+    return arranged, tuple(locations)
 
 
 def _choose_pair(
@@ -243,6 +267,13 @@ def _place_things(
         if place is not None:
             things.append(Thing(kind, place))
     return things
+
+
+def _fixtures(room: str, receptacles: list[tuple[str, bool]], rng: random.Random) -> list[Thing]:
+    """What stands in some rooms whatever the task is, lamps among it."""
+    found = [kind for kind, often in FIXTURES[room].items() if rng.randrange(100) < often]
+    places = [(kind, _place(kind, receptacles, None, rng)) for kind in found]
+    return [Thing(kind, place) for kind, place in places if place is not None]
 
 
 def _place(kind: str, receptacles: list[tuple[str, bool]], never: str | None, rng: random.Random) -> int | None:

@@ -1,7 +1,7 @@
 """ALFWorld's vocabulary: kinds of rooms, receptacles and objects, and how they go together.
 
-`tables.json` holds `USUAL_PLACES`, how often a kind of object stood on a kind of receptacle in released games (the
-generator places objects by them, and the expert searches by them), and `ACCEPTS`, the released games' table of what
+All figures are of released games. `tables.json` holds `USUAL_PLACES`, how often a kind of object stood on a kind of
+receptacle (the generator places objects by them, and the expert searches by them), and `ACCEPTS`, their table of what
 may be put where, for the kinds of objects listed here.
 """
 
@@ -40,6 +40,7 @@ COOLABLE = frozenset(_words("apple bowl bread cup egg lettuce mug pan plate pot 
 SLICEABLE = frozenset(_words("apple bread egg lettuce potato tomato"))
 CONTAINERS = frozenset(_words("bowl box cup mug pan plate pot"))
 LAMPS = frozenset(["desklamp", "floorlamp"])
+IMMOVABLE = frozenset(_words("houseplant sink television"))
 
 # Kinds of receptacles of a room: least and most of them, and what the largest released floor plans have.
 ROOMS: dict[str, dict[str, tuple[int, int, int]]] = {
@@ -68,6 +69,28 @@ ROOMS: dict[str, dict[str, tuple[int, int, int]]] = {
 
 # Things that lie around in a room of full size, as in released games.
 ROOM_THINGS = {"kitchen": (24, 56), "livingroom": (12, 28), "bedroom": (14, 28), "bathroom": (8, 20)}
+
+# What stands in one room of a kind or the other, whatever its task is: in how many rooms of a hundred.
+FIXTURES: dict[str, dict[str, int]] = {
+    "kitchen": {"houseplant": 34, "papertowelroll": 36, "sink": 11},
+    "livingroom": {"houseplant": 64, "television": 71, "desklamp": 20},
+    "bedroom": {"houseplant": 36, "teddybear": 20, "desklamp": 62},
+    "bathroom": {"houseplant": 8, "papertowelroll": 8, "sink": 18, "towel": 85},
+}
+
+# Receptacles that stand where another does, so that one goes to one of them and is at both: of a hundred of a kind, how
+# many stand at one of the kind named here that was there before.
+STAND_AT: dict[str, tuple[str, int]] = {
+    "cabinet": ("cabinet", 9), "drawer": ("drawer", 11), "shelf": ("shelf", 5), "stoveburner": ("stoveburner", 40),
+    "toaster": ("countertop", 34), "coffeemachine": ("countertop", 21), "dresser": ("drawer", 25),
+    "tvstand": ("shelf", 60),
+}  # fmt: skip
+
+# Of the cabinets and drawers of a room, which part has doors: in so many rooms of a hundred.
+DOORS: dict[str, dict[float, int]] = {
+    "cabinet": {1.0: 48, 0.75: 51, 0.0: 1},
+    "drawer": {1.0: 55, 0.75: 37, 0.0: 8},
+}
 
 # What may lie around in a room of a kind.
 ROOM_OBJECTS: dict[str, tuple[str, ...]] = {
