@@ -4,6 +4,7 @@ import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -299,7 +300,58 @@ def test_a_room_has_the_same_furniture_in_every_game() -> None:
     for k in range(300):
         blueprint = generate(str(k), "train", "full")
         room = (blueprint.room, blueprint.room_number)
-        assert furniture.setdefault(room, blueprint.receptacles) == blueprint.receptacles
+        arranged = (blueprint.receptacles, blueprint.openable, blueprint.locations)
+        assert furniture.setdefault(room, arranged) == arranged
+
+
+def shape(problems: list[str]) -> dict[str, float]:
+    """What matters for finding one's way: how much stands together, has doors, is lit."""
+    shared = receptacles = lamps = closed = cupboards = 0
+    for problem in problems:
+        facts = problem[problem.index("(:init") : problem.index("(:goal")]
+        places = Counter(re.findall(r"\(receptacleAtLocation \S+ (\S+)\)", facts))
+        receptacles += sum(places.values())
+        shared += sum(count for count in places.values() if count > 1)
+        kinds = {name: kind.lower() for name, kind in re.findall(r"\(receptacleType (\S+) (\S+?)type\)", facts, re.I)}
+        with_doors = set(re.findall(r"\(openable (\S+)\)", facts))
+        cupboards += sum(kind in ("cabinet", "drawer") for kind in kinds.values())
+        closed += sum(kind in ("cabinet", "drawer") and name in with_doors for name, kind in kinds.items())
+        standing = set(re.findall(r"\(inReceptacle (\S+) ", facts))
+        lamps += any(n in standing for n in re.findall(r"\(objectType (\S+) desklamptype\)", facts, re.I))
+    return {"together": shared / receptacles, "doors": closed / cupboards, "lit": lamps / len(problems)}
+
+
+def test_generated_rooms_are_like_released_ones(real_games: Path) -> None:
+    env: Any = make_env("alfworld", data_dir=str(real_games))
+    files = [env.root / task / "game.tw-pddl" for task in env.tasks("train")]
+    released = shape([orjson.loads(file.read_bytes())["pddl_problem"] for file in files])
+    made = shape([game_data(generate(str(k), "train", "full"))["pddl_problem"] for k in range(400)])
+    assert made == pytest.approx(released, abs=0.1)
+
+
+def test_what_stands_together_is_reached_together() -> None:
+    """Wherever one goes, everything with a door that stands there can be opened without another step."""
+    together = 0
+    for name in ("0", "1", "2", "3"):
+        made = generate(name, "train", "full")
+        doors = Counter(place for place, opens in zip(made.locations, made.openable, strict=True) if opens)
+        reached = []
+        for command in engine_of(name, "full").commands:
+            if command.startswith("go to "):
+                player = engine_of(name, "full")
+                player.step(command)
+                reached.append(sum(following.startswith("open ") for following in player.commands))
+        assert sorted(reached) == sorted(doors[place] for place in made.locations)
+        together += sum(count > 1 for count in reached)
+    assert together > 0
+
+
+def test_smaller_rooms_have_nothing_but_what_the_task_needs_and_some_things() -> None:
+    for size in ("micro", "mini"):
+        for k in range(100):
+            made = generate(str(k), "train", size)  # type: ignore[arg-type]
+            assert made.locations == tuple(range(len(made.receptacles)))
+            assert ("desklamp" in {thing.kind for thing in made.things}) == (made.task_type == "look_at_obj_in_light")
 
 
 # --- the expert -----------------------------------------------------------------------------------------
