@@ -9,9 +9,9 @@ from tests.cli.conftest import Command, assert_harmless
 
 
 def test_numbers_text_the_list_and_the_expert(command: Command) -> None:
-    result = command("play", "--env", "grid", "--task", "train/16", stdin="?\n1\n:expert\n99\nfoo\n:what\n\n:q\n1\n")
+    result = command("play", "--env", "grid", "--task", "train/12", stdin="?\n1\n:expert\n99\nfoo\n:what\n\n:q\n1\n")
     assert result.code == 0
-    assert "train/16, step 0 of 50" in result.out
+    assert "train/12, step 0 of 50" in result.out
     assert result.out.count("1 north") == 4  # the start, ?, and after each of the two steps
     assert "take key" in result.out.partition("> :expert\n")[2].splitlines()[0]
     assert "there is no action 99: they go from 1 to 3" in result.out
