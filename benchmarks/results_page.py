@@ -1,4 +1,7 @@
-"""docs/results.md from the numbers that `python -m benchmarks.learning` has kept; nothing in it is written by hand."""
+"""docs/results.md from the numbers that `python -m benchmarks.learning` has kept; no number in it is written by hand.
+
+A run whose recipe or environment has changed says so (`since_then`, added by hand to its record) until it is repeated.
+"""
 
 import statistics
 from collections.abc import Sequence
@@ -32,6 +35,8 @@ def _study(study: dict[str, Any]) -> str:
     lines += ["| | seed | before | after | best step | first 50 / 80 / 90 % at step | curve | minutes | cores |"]
     lines += ["|---|---|---|---|---|---|---|---|---|"]
     lines += [_row(run) for run in study["runs"]]
+    notes = dict.fromkeys(run["since_then"] for run in study["runs"] if "since_then" in run)
+    lines += [line for note in notes for line in ("", f"To be repeated: {note}")]
     lines += [
         "",
         "Mean over the seeds, with the lowest and the highest:" if several else "The same run, and more of it:",
