@@ -170,10 +170,11 @@ def _arrange(receptacles: list[tuple[str, bool]], name: str) -> tuple[list[tuple
     with_doors = {kind: rng.choices(list(parts), list(parts.values()))[0] for kind, parts in DOORS.items()}
     arranged: list[tuple[str, bool]] = []
     locations: list[int] = []
+    last: dict[str, int] = {}  # where the last one of a kind stands
     for k, (kind, opens) in enumerate(receptacles):
         beside, often = STAND_AT.get(kind, ("", 0))
-        together = [locations[j] for j, (other, _) in enumerate(arranged) if other == beside]
-        locations.append(together[-1] if together and rng.randrange(100) < often else k)
+        last[kind] = last[beside] if beside in last and rng.randrange(100) < often else k
+        locations.append(last[kind])
         arranged.append((kind, rng.random() < with_doors[kind] if kind in with_doors else opens))
     return arranged, tuple(locations)
 
