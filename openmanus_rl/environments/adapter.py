@@ -10,7 +10,6 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.environments.base import (
-    SPLITS,
     NumberedTasks,
     Split,
     StepResult,
@@ -67,7 +66,7 @@ class AdaptedEnv(TextEnv):
         if hasattr(self.inner, "tasks"):
             arguments["seed"] = seed
         else:
-            split, number = parse_numbered_task(task, self.label, dict.fromkeys(SPLITS, TASKS_PER_SPLIT))
+            split, number = parse_numbered_task(task, self.label, lambda _: TASKS_PER_SPLIT)
             arguments["seed"] = _FIRST_SEED[split] + number
         observation, given = self.inner.reset(**{k: v for k, v in arguments.items() if k in self._reset_takes})
         info = self._complete(_text(observation, "reset", self.label), given, won=False, valid=True)

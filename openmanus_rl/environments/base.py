@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import gymnasium
@@ -210,13 +210,13 @@ class NumberedTasks(Sequence[str]):
         return f"{self.split}/{position % self.length}"
 
 
-def parse_numbered_task(task: str, env_name: str, tasks: Mapping[Split, int]) -> tuple[Split, int]:
-    """`valid_seen/17` to its parts; ValueError says what a task id looks like. `tasks` is the size of each split."""
+def parse_numbered_task(task: str, env_name: str, count: Callable[[Split], int]) -> tuple[Split, int]:
+    """`valid_seen/17` to its parts; ValueError says what a task id looks like. `count` tells a split's size."""
     split, _, number = task.rpartition("/")
     if split not in SPLITS or not re.fullmatch(r"0|[1-9][0-9]{0,15}", number):
         raise ValueError(f"{env_name} has no task {task!r}: ids are SPLIT/NUMBER with SPLIT one of {', '.join(SPLITS)}")
-    if int(number) >= tasks[split]:
-        raise ValueError(f"{env_name} has no task {task!r}: {split} has {tasks[split]}, numbered from 0")
+    if int(number) >= (size := count(split)):
+        raise ValueError(f"{env_name} has no task {task!r}: {split} has {size}, numbered from 0")
     return split, int(number)
 
 
@@ -257,7 +257,7 @@ class NumberedEnv(TextEnv):
         """Start a task."""
         super().reset(seed=seed)
         task = self.choose_task(seed, options)
-        split, _ = parse_numbered_task(task, self.name, {split: self.count(split) for split in SPLITS})
+        split, _ = parse_numbered_task(task, self.name, self.count)
         observation = self._start(task, split)
         info = self._info(observation, True)
         self.begin(info)

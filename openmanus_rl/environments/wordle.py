@@ -95,8 +95,7 @@ class WordleEnv(TextEnv):
         """Hide the word of a task."""
         super().reset(seed=seed)
         task = self.choose_task(seed, options)
-        sizes: dict[Split, int] = {split: len(hidden) for split, hidden in hidden_words().items()}
-        split, number = parse_numbered_task(task, self.name, sizes)
+        split, number = parse_numbered_task(task, self.name, lambda split: len(self.tasks(split)))
         self.hidden = hidden_words()[split][number]
         self.guessed: list[str] = []
         self.steps = 0

@@ -129,7 +129,9 @@ class AlfredTWEnv(TextEnv):
 
     def _numbered(self, task: str) -> tuple[Split, int]:
         """The split and the number of a generated game."""
-        return parse_numbered_task(task.removeprefix(GENERATED) if self.mixed else task, self.name, self.counts)
+        return parse_numbered_task(
+            task.removeprefix(GENERATED) if self.mixed else task, self.name, self.counts.__getitem__
+        )
 
     def _layout(self, task: str) -> Layout:
         if (file := self._file(task)) is not None:

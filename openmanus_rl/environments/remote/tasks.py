@@ -88,5 +88,5 @@ class DataIndexes:
 
     def number(self, task: str) -> int:
         """The data_idx of a task id; ValueError for one that there is not."""
-        split, position = parse_numbered_task(task, "remote", self.sizes)
+        split, position = parse_numbered_task(task, "remote", self.sizes.__getitem__)
         return self.offsets[split] + position

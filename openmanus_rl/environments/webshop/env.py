@@ -89,8 +89,8 @@ class WebshopEnv(TextEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
         """A new customer at the start page."""
         super().reset(seed=seed)
-        sizes = {split: len(self.tasks(split)) for split in self.shops[0].goals}
-        split, number = parse_numbered_task(self.choose_task(seed, options), self.name, sizes)
+        task = self.choose_task(seed, options)
+        split, number = parse_numbered_task(task, self.name, lambda split: len(self.tasks(split)))
         self.shop, self.goal = self._find(split, number)
         self.session = Session(self.shop.catalogue, self.goal.instruction, self.shop.index.search)
         observation = self._observe()
