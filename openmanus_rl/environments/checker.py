@@ -240,7 +240,7 @@ def _after_the_end(subject: Subject) -> str | CheckResult:
     return CheckResult("after the end", "info", "no episode ended within the limit")
 
 
-def _finish(env: TextEnv, task: str) -> tuple[list[float], Info | None]:
+def _finish(env: TextEnv, task: str, expert_steps: int = 200) -> tuple[list[float], Info | None]:
     """Play to the end, with the expert if there is one: all rewards, and the last info, None if it did not end."""
     expert = env.expert()
     rewards: list[float] = []
@@ -251,7 +251,7 @@ def _finish(env: TextEnv, task: str) -> tuple[list[float], Info | None]:
                 return rewards, info
         return rewards, None
     observation, info = env.reset(options={"task": task})
-    for _ in range(200):
+    for _ in range(expert_steps):
         observation, paid, terminated, truncated, info = env.step(expert.act(observation, info))
         rewards.append(float(paid))
         if terminated or truncated:
@@ -374,16 +374,8 @@ def _success(subject: Subject) -> CheckResult:
     text = f"random {random_wins / len(tasks):.0%}"
     if env.expert() is None:
         return CheckResult("success", "info", f"{text}; no expert")
-    wins = 0
-    for task in tasks:
-        expert = env.expert()
-        assert expert is not None
-        observation, info = env.reset(options={"task": task})
-        for _ in range(MAX_STEPS):
-            observation, _, terminated, truncated, info = env.step(expert.act(observation, info))
-            if terminated or truncated:
-                break
-        wins += info["won"]
+    endings = [_finish(env, task, MAX_STEPS)[1] for task in tasks]
+    wins = sum(last is not None and last["won"] for last in endings)
     env.close()
     status: Literal["pass", "fail"] = "pass" if wins >= random_wins and wins else "fail"
     return CheckResult(
