@@ -128,12 +128,10 @@ def mistakes() -> Iterator[None]:
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """A reward that cannot judge an episode, or a full disk: the run has failed, and says why."""
-    from openmanus_rl.rewards import RewardError
-
+    """A full disk, or one that cannot be written to: the run has failed, and says why."""
     try:
         yield
-    except (RewardError, OSError) as error:
+    except OSError as error:
         exits.tell_error(error)
         raise SystemExit(exits.FAILED) from None
 

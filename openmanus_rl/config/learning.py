@@ -154,8 +154,9 @@ class PolicyLoss(Section):
     """Which surrogate objective the actor minimises."""
 
     loss_mode: Literal["ppo_clip", "reinforce", "gspo", "cispo"] = "ppo_clip"
-    rollout_correction: Literal["none", "tis_token", "tis_sequence", "icepop"] = "none"
-    """Correction for the gap between the engine's and the trainer's log-probs."""
+    rollout_correction: Literal["none", "tis_token", "tis_sequence", "icepop"] | None = None
+    """Correction for the gap between the engine's and the trainer's log-probs. Default: none; tis_token with
+    `trainer.async_rollout`, whose samples are older than the weights that are trained."""
     rollout_correction_cap: Annotated[float, Field(ge=1)] = 2.0
     """Largest importance weight that the correction lets through."""
 

@@ -158,7 +158,7 @@ class TrainerConfig(Section):
     seed: NonNegativeInt = 0
     """Every random number of the run is derived from it."""
     max_failure_rate: UnitInterval = 0.2
-    """The run halts when more of a step's episodes than this end in env_error or engine_error."""
+    """The run halts when more of a step's episodes than this end in env_error, engine_error or reward_error."""
     backend: Literal["local", "ray"] | None = None
     """`local` is this process. Default: `ray` when there is more than one worker."""
     nnodes: Count = 1

@@ -95,6 +95,8 @@ def _resolve(config: Config) -> None:
         clip_ratio_low=actor.clip_ratio,
         clip_ratio_high=actor.clip_ratio,
     )
+    correction = "tis_token" if trainer.async_rollout.max_staleness else "none"
+    actor = actor.model_copy(update={"policy_loss": _with_defaults(actor.policy_loss, rollout_correction=correction)})
     if estimator == "gae":
         critic = critic or CriticConfig()
         critic = _with_defaults(

@@ -3,7 +3,7 @@
 Two axes, and an index from the first to the second:
 
     tokens T   token_ids  action_mask  old_logprobs ...        one entry per token of every sample
-    rows   R   group_index  traj_index  anchors  step_rewards   one entry per turn that the agent wrote
+    rows   R   group_index  anchors  step_rewards  penalties ...  one entry per turn that the agent wrote
 
 `token_row[t]` is the row of token t's turn, or -1 where that turn wrote nothing; it is a row for every action
 token, so an advantage per row becomes one per token with `advantages_R[token_row] * action_mask`.
@@ -47,6 +47,7 @@ class Batch:
     group_index: Tensor
     traj_index: Tensor
     step_rewards: Tensor
+    penalties: Tensor
     anchors: tuple[Json, ...]
     # what the indices stand for
     group_ids: tuple[str, ...]
@@ -84,6 +85,7 @@ class Batch:
                 [traj_code[samples[position].group_id, samples[position].traj_id] for position, _ in rows]
             ),
             step_rewards=_packed([sample.step_rewards for sample in samples], np.float32),
+            penalties=_packed([_penalties(sample) for sample in samples], np.float32),
             anchors=tuple(anchor for sample in samples for anchor in sample.anchors),
             group_ids=group_ids,
             traj_ids=tuple(traj_id for _, traj_id in trajectories),
@@ -171,6 +173,10 @@ def _optional_column(samples: Sequence[Sample], name: str) -> Tensor | None:
     if missing:
         raise ValueError(f"{name} is set on {len(columns) - missing} of {len(columns)} samples: all or none")
     return _packed(columns, np.float32)
+
+
+def _penalties(sample: Sample) -> NDArray[np.float32]:
+    return np.zeros(len(sample.turns), np.float32) if sample.penalties is None else sample.penalties
 
 
 def _token_rows(samples: Sequence[Sample]) -> NDArray[np.int64]:

@@ -28,8 +28,9 @@ TRAINER_COLUMNS = ("ref_logprobs", "values", "token_rewards", "advantages", "ret
 class Sample:
     """A training sequence. Agent columns are zero wherever the agent did not write: the constructor checks it.
 
-    `turns`, `anchors`, `step_rewards` and `weights_versions` have one entry for each turn whose response is in
-    this sample, in order; `turn_index` holds the trajectory's own numbering of the turns.
+    `turns`, `anchors`, `step_rewards`, `weights_versions` and `penalties`, what each turn's action costs if it was
+    invalid, have one entry for each turn whose response is in this sample, in order; `turn_index` holds the
+    trajectory's own numbering of the turns.
     """
 
     group_id: str
@@ -47,6 +48,7 @@ class Sample:
     token_rewards: NDArray[np.float32] | None = None
     advantages: NDArray[np.float32] | None = None
     returns: NDArray[np.float32] | None = None
+    penalties: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         for name, column in (
@@ -55,7 +57,7 @@ class Sample:
             ("turn_index", token_column),
         ):
             object.__setattr__(self, name, column(name, getattr(self, name)))
-        for name in ("old_logprobs", "step_rewards", *TRAINER_COLUMNS):
+        for name in ("old_logprobs", "step_rewards", "penalties", *TRAINER_COLUMNS):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, float_column(name, getattr(self, name)))
         for name in ("turns", "anchors", "weights_versions"):
@@ -74,9 +76,10 @@ class Sample:
             column = getattr(self, name)
             if column is not None and len(column) != tokens:
                 raise ValueError(f"{name} has {len(column)} entries for {tokens} tokens")
-        for name in ("anchors", "step_rewards", "weights_versions"):
-            if len(getattr(self, name)) != len(self.turns):
-                raise ValueError(f"{name} has {len(getattr(self, name))} entries for {len(self.turns)} turns")
+        for name in ("anchors", "step_rewards", "weights_versions", "penalties"):
+            column = getattr(self, name)
+            if column is not None and len(column) != len(self.turns):
+                raise ValueError(f"{name} has {len(column)} entries for {len(self.turns)} turns")
 
     def _check_turns(self) -> None:
         if not self.action_mask.any():

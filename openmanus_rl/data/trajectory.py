@@ -38,11 +38,12 @@ class StopReason(StrEnum):
     CONTEXT_LIMIT = "context_limit"
     ENV_ERROR = "env_error"
     ENGINE_ERROR = "engine_error"
+    REWARD_ERROR = "reward_error"
 
     @property
     def is_failure(self) -> bool:
         """Whether the machinery failed, rather than the agent: such an episode is counted, not learned from."""
-        return self in (StopReason.ENV_ERROR, StopReason.ENGINE_ERROR)
+        return self in (StopReason.ENV_ERROR, StopReason.ENGINE_ERROR, StopReason.REWARD_ERROR)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,7 +159,7 @@ class Trajectory:
         if self.error is not None:
             check_text("error", self.error)
             if not self.stop_reason.is_failure:
-                raise ValueError(f"`error` is for env_error and engine_error, not for {self.stop_reason}")
+                raise ValueError(f"`error` is for episodes that failed, not for {self.stop_reason}")
         if not self.turns and not self.stop_reason.is_failure:
             raise ValueError(f"trajectory {self.traj_id} has no turns, yet stopped with {self.stop_reason}")
 

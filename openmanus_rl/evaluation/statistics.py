@@ -1,7 +1,7 @@
 """What a set of episodes says about an agent: success with its uncertainty, by task type, and how episodes ended.
 
-Episodes that the machinery failed (`env_error`, `engine_error`) say nothing about the agent: they are counted, and left
-out of everything else.
+Episodes that the machinery failed (`env_error`, `engine_error`, `reward_error`) say nothing about the agent: they are
+counted, and left out of everything else.
 """
 
 from __future__ import annotations

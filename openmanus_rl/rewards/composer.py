@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.data.conversations import from_record
+from openmanus_rl.data.failures import error_text
 from openmanus_rl.data.json_values import plain_number
 from openmanus_rl.data.trajectory import RewardTerm, StopReason, Trajectory
 from openmanus_rl.rewards.components import (
@@ -28,6 +29,7 @@ from openmanus_rl.rewards.components import (
     InvalidActionPenalty,
     RewardComponent,
     RewardContext,
+    StepReward,
 )
 
 if TYPE_CHECKING:
@@ -67,14 +69,25 @@ class RewardComposer:
         """Whether an episode can only be scored when its whole group has been played."""
         return any(component.needs_group for component in self.components)
 
+    @property
+    def step_weight(self) -> float:
+        """What a reward of 1 that the environment pays for a step adds to the score."""
+        return sum(component.weight for component in self.components if isinstance(component, StepReward))
+
     def scored(self, group: TrajectoryGroup) -> list[Trajectory]:
-        """The trajectories of a group with their scores and where these come from; those that failed as they are."""
+        """The trajectories of a group with their scores and where these come from; those that failed as they are.
+
+        One that cannot be judged fails, with the reason, and the others do not.
+        """
         return [self._scored(trajectory, group) for trajectory in group.trajectories]
 
     def _scored(self, trajectory: Trajectory, group: TrajectoryGroup) -> Trajectory:
         if trajectory.stop_reason.is_failure:
             return trajectory
-        score, breakdown = self.compute_total_reward(trajectory, group=group)
+        try:
+            score, breakdown = self.compute_total_reward(trajectory, group=group)
+        except RewardError as error:
+            return replace(trajectory, stop_reason=StopReason.REWARD_ERROR, error=error_text(error))
         return replace(trajectory, score=score, reward_breakdown=breakdown)
 
     def compute_total_reward(

@@ -13,7 +13,7 @@ import torch
 
 from openmanus_rl.algorithms.gigpo import build_step_group, compute_step_discounted_returns
 from openmanus_rl.data.credit import Credit
-from openmanus_rl.trainer.stages import estimate_advantages
+from openmanus_rl.trainer.stages import estimate_advantages, penalised_rewards
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -39,7 +39,7 @@ def credit_of(batch: Batch, samples: list[int], new_logprobs: Tensor, algorithm:
     """The credit of the episodes that these samples are of. `new_logprobs` (T,) need be right on these samples only."""
     columns = {
         "old_logprobs": batch.old_logprobs, "new_logprobs": new_logprobs, "ref_logprobs": batch.ref_logprobs,
-        "values": batch.values, "token_rewards": batch.token_rewards, "returns": batch.returns,
+        "values": batch.values, "token_rewards": penalised_rewards(batch), "returns": batch.returns,
         "advantages": batch.advantages,
     }  # fmt: skip
     known = {name: column.cpu() for name, column in columns.items() if column is not None}

@@ -125,7 +125,8 @@ class RayPPOTrainer:
             self._may_run_ahead()
             return metrics
         with clock("assemble"):
-            batch = stages.make_batch(trajectories, self.config.algorithm, self.config.actor_rollout_ref.actor)
+            actor = self.config.actor_rollout_ref.actor
+            batch = stages.make_batch(trajectories, self.config.algorithm, actor, self.composer.step_weight)
         metrics["tokens"], metrics["action_tokens"] = float(batch.n_tokens), float(batch.action_mask.sum())
         with clock("old_log_prob"):
             batch, rollout_logprobs = self.old_log_probs(batch, metrics)
@@ -157,11 +158,11 @@ class RayPPOTrainer:
         collected = self._collect(self.step, self.progress) if self.ahead is None else self.ahead.take(self.step)
         metrics |= stages.rollout_metrics(collected.every) | collected.metrics()
         self.kept = self.keep("step", self.step, collected.every)
-        if self.ahead is None:
-            return collected.kept
-        kept, ages = fresh_enough(collected.kept, self.version, self.ahead.max_staleness)
-        metrics |= ages
-        return kept
+        kept = collected.kept
+        if self.ahead is not None:
+            kept, ages = fresh_enough(kept, self.version, self.ahead.max_staleness)
+            metrics |= ages
+        return stages.comparable(kept, self.config.algorithm.adv_estimator)
 
     def _collect_aside(self, step: int, go_on: Callable[[], None]) -> Collected:
         """Play a step's episodes in another thread, which `go_on` ends with the run."""
@@ -214,9 +215,9 @@ class RayPPOTrainer:
             progress(stage, done, len(episodes), f"{won} won")
 
         progress(stage, 0, len(episodes), "")
-        played = self.agent.run_llm_loop(episodes, sampling, finished)
+        played = stages.compose_rewards(self.agent.run_llm_loop(episodes, sampling, finished), self.composer)
         stages.check_failures(played, self.config.trainer.max_failure_rate)
-        return stages.compose_rewards(played, self.composer)
+        return played
 
     def old_log_probs(self, batch: Batch, metrics: dict[str, float]) -> tuple[Batch, Tensor | None]:
         """The log-probs that ratios compare with: the engine's, where the trainer finds the same on a probe of them.

@@ -84,6 +84,16 @@ def usable(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     return [t for t in trajectories if not t.stop_reason.is_failure and any(len(u.response_ids) for u in t.turns)]
 
 
+def comparable(trajectories: Sequence[Trajectory], estimator: str) -> list[Trajectory]:
+    """Without those whose whole group failed or was too old, where an estimator would compare them with it.
+
+    Alone in its group an episode would keep its raw score, and weigh many times what a comparison gives.
+    """
+    if not ADVANTAGE_ESTIMATORS[estimator].compares_groups:
+        return list(trajectories)
+    return [t for group in group_trajectories(list(trajectories)) if not group.is_singleton for t in group.trajectories]
+
+
 def without_zero_spread(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], int]:
     """Without the groups whose episodes all scored the same, and how many these were."""
     groups = group_trajectories(list(trajectories))
@@ -91,31 +101,49 @@ def without_zero_spread(trajectories: Sequence[Trajectory]) -> tuple[list[Trajec
     return [t for group in spread for t in group.trajectories], len(groups) - len(spread)
 
 
-def make_batch(trajectories: Sequence[Trajectory], algorithm: AlgorithmConfig, actor: ActorConfig) -> Batch:
-    """Samples with their rewards on the agent's tokens, packed."""
+def make_batch(
+    trajectories: Sequence[Trajectory], algorithm: AlgorithmConfig, actor: ActorConfig, step_weight: float = 1.0
+) -> Batch:
+    """Samples with their rewards on the agent's tokens, packed. `step_weight` is what the reward gives for a step."""
     samples: list[Sample] = []
     for trajectory in trajectories:
-        made = assemble(trajectory)
-        allocated = allocate(
+        made = _with_step_rewards(assemble(trajectory), trajectory, step_weight)
+        if actor.use_invalid_action_penalty:
+            made = [_penalised(sample, trajectory, actor.invalid_action_penalty_coef) for sample in made]
+        samples += allocate(
             made, trajectory.score, algorithm.reward_allocation, algorithm.gamma, algorithm.reward_allocation_normalize
         )
-        if actor.use_invalid_action_penalty:
-            allocated = [_penalised(sample, trajectory, actor.invalid_action_penalty_coef) for sample in allocated]
-        samples += allocated
     return Batch.from_samples(samples)
 
 
+def _with_step_rewards(samples: list[Sample], trajectory: Trajectory, weight: float) -> list[Sample]:
+    """Rewards of steps that add up to the score: the environment's as the reward weighs them, the rest at the end.
+
+    So whatever compares steps (GiGPO) or pays by the turn sees the reward that the user composed, and no other.
+    """
+    weighed = [replace(sample, step_rewards=weight * sample.step_rewards) for sample in samples]
+    rest = trajectory.score - weight * trajectory.env_return
+    if weighed and rest:
+        last = weighed[-1].step_rewards.copy()
+        last[-1] += rest
+        weighed[-1] = replace(weighed[-1], step_rewards=last)
+    return weighed
+
+
 def _penalised(sample: Sample, trajectory: Trajectory, penalty: float) -> Sample:
-    """Take the penalty off the last token of each turn whose action was invalid, and off that step's reward."""
-    assert sample.token_rewards is not None
-    rewards, steps = sample.token_rewards.copy(), sample.step_rewards.copy()
-    for place, turn in enumerate(sample.turns):
-        if trajectory.turns[turn].action_valid:
-            continue
-        written = np.flatnonzero(sample.action_mask & (sample.turn_index == turn))
-        rewards[written[-1]] -= penalty
-        steps[place] -= penalty
-    return replace(sample, token_rewards=rewards, step_rewards=steps)
+    """With what the invalid actions among its turns cost."""
+    invalid = np.array([not trajectory.turns[turn].action_valid for turn in sample.turns])
+    return replace(sample, penalties=penalty * invalid.astype(np.float32))
+
+
+def penalised_rewards(batch: Batch) -> Tensor:
+    """Token rewards less each turn's penalty, on the last token that the agent wrote in it, (T,)."""
+    assert batch.token_rewards is not None
+    places = torch.arange(batch.n_tokens)[batch.action_mask]
+    last = torch.zeros(batch.n_rows, dtype=torch.long).scatter_reduce(
+        0, batch.token_row[batch.action_mask], places, "amax"
+    )
+    return batch.token_rewards.index_add(0, last, -batch.penalties)
 
 
 def kl_in_reward(batch: Batch, coefficient: float, algorithm: AlgorithmConfig) -> tuple[Batch, float]:
@@ -134,13 +162,19 @@ def compute_advantages(batch: Batch, algorithm: AlgorithmConfig) -> Batch:
 
 
 def estimate_advantages(batch: Batch, algorithm: AlgorithmConfig, estimator: str) -> tuple[Tensor, Tensor]:
-    """Advantages and returns by an estimator with the options of the config, each (T,)."""
+    """Advantages and returns by an estimator with the options of the config, each (T,).
+
+    An invalid action's penalty is one more reward where advantages follow rewards from token to token. Estimators that
+    compare whole episodes would spread it over all turns of its episode, and dividing by a group's spread would blow
+    it up where nobody won: there it is taken off that turn's own advantage.
+    """
     assert batch.token_rewards is not None
+    chosen = ADVANTAGE_ESTIMATORS[estimator]
     first_row = torch.full((batch.n_samples,), batch.n_rows, dtype=torch.long)
     first_row.scatter_reduce_(0, batch.row_sample, torch.arange(batch.n_rows), "amin")
     padding = batch.padding()
     inputs = AdvantageInputs(
-        token_level_rewards=padding.pad(batch.token_rewards),
+        token_level_rewards=padding.pad(batch.token_rewards if chosen.compares_groups else penalised_rewards(batch)),
         response_mask=padding.pad(batch.action_mask),
         index=batch.group_index[first_row],
         traj_index=batch.traj_index[first_row],
@@ -161,8 +195,10 @@ def estimate_advantages(batch: Batch, algorithm: AlgorithmConfig, estimator: str
         similarity_threshold=algorithm.gigpo.similarity_threshold,
         per_trajectory=algorithm.gigpo.per_trajectory,
     )
-    advantages, returns = ADVANTAGE_ESTIMATORS[estimator].compute(inputs, options)
+    advantages, returns = chosen.compute(inputs, options)
     found = padding.unpad(advantages).float() * batch.action_mask
+    if chosen.compares_groups:
+        found = found - batch.penalties[batch.token_row.clamp(min=0)] * batch.action_mask
     # Without a critic they are one and the same.
     return found, found if returns is advantages else padding.unpad(returns).float() * batch.action_mask
 

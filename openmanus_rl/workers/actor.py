@@ -160,7 +160,7 @@ class ActorRolloutRefWorker:
             n_tokens=n_tokens,
             n_sequences=n_sequences,
             rollout_log_prob=None if rollout_logprobs is None else micro.spread(micro.pick(rollout_logprobs)),
-            rollout_correction="none" if rollout_logprobs is None else actor.policy_loss.rollout_correction,
+            rollout_correction=("none" if rollout_logprobs is None else actor.policy_loss.rollout_correction) or "none",
             rollout_correction_cap=actor.policy_loss.rollout_correction_cap,
         )
         metrics["policy_loss"] = float(loss.detach())

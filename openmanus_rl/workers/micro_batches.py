@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from openmanus_rl.workers.packed import Packed
@@ -12,7 +13,6 @@ from openmanus_rl.workers.packed import Packed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from torch import Tensor
 
     from openmanus_rl.data.batch import Batch
@@ -48,7 +48,11 @@ class MicroBatch:
 
 
 def split_into_mini_batches(batch: Batch, groups: int, rng: np.random.Generator) -> list[list[int]]:
-    """The samples of each mini-batch: `groups` whole groups in it, in a random order."""
+    """The samples of each mini-batch: at most `groups` whole groups in it, in a random order.
+
+    Where some are missing, mini-batches are of about one size: the optimizer makes as long a step for one group alone
+    as for all others.
+    """
     first_row = torch.zeros(batch.n_samples, dtype=torch.long).scatter_(
         0, batch.row_sample.flip(0), torch.arange(batch.n_rows - 1, -1, -1)
     )
@@ -57,8 +61,8 @@ def split_into_mini_batches(batch: Batch, groups: int, rng: np.random.Generator)
     members: dict[int, list[int]] = {group: [] for group in order}
     for sample, group in enumerate(group_of):
         members[group].append(sample)
-    portions = [order[start : start + groups] for start in range(0, len(order), groups)]
-    return [[sample for group in portion for sample in members[group]] for portion in portions]
+    portions = np.array_split(order, -(-len(order) // groups))
+    return [[sample for group in portion.tolist() for sample in members[group]] for portion in portions]
 
 
 def split_over_ranks(batch: Batch, samples: Sequence[int], ranks: int) -> list[list[int]]:

@@ -45,7 +45,7 @@ def turns(draw: st.DrawFn) -> Turn:
         response_logprobs=np.array(draw(st.lists(logprob, min_size=len(response), max_size=len(response))), np.float32),
         action=draw(st.none() | texts),
         action_valid=draw(st.booleans()),
-        reward=draw(numbers),
+        reward=draw(st.floats(-1e37, 1e37)),  # an episode's sum is still a float32
         anchor=draw(json_values),
         admissible_actions=draw(st.none() | st.lists(texts, max_size=3).map(tuple)),
         info=draw(st.dictionaries(texts, json_values, max_size=3)),

@@ -70,7 +70,7 @@ def test_too_deep_json_is_refused() -> None:
         ({"turns": (3,)}, "turns must hold Turn objects, got int"),
         ({"turns": ()}, "has no turns, yet stopped with won"),
         ({"stop_reason": "env_error"}, "must say why"),
-        ({"error": "boom"}, "`error` is for env_error and engine_error, not for won"),
+        ({"error": "boom"}, "`error` is for episodes that failed, not for won"),
         ({"stop_reason": "vanished"}, "'vanished' is not a valid StopReason"),
         ({"reward_breakdown": {"goal": 1.0}}, "must be a RewardTerm, got float"),
     ],

@@ -214,6 +214,12 @@ def test_mini_batches_hold_whole_groups_once() -> None:
     assert portions != other
 
 
+def test_no_mini_batch_is_left_with_a_group_or_two() -> None:
+    """Nine groups of sixteen are left: an update with one of them alone would move the weights as far as eight do."""
+    batch = make_batch(samples=9, groups=9)
+    assert [len(portion) for portion in split_into_mini_batches(batch, 8, np.random.default_rng(0))] == [5, 4]
+
+
 @pytest.mark.parametrize("max_tokens", [1, 40, 100, 10_000])
 def test_micro_batches_keep_to_their_size_and_lose_nothing(max_tokens: int) -> None:
     batch = make_batch(samples=20)

@@ -55,6 +55,7 @@ export const OUTCOMES = {
   context_limit: ["out of context", "◷"],
   env_error: ["environment failed", "!"],
   engine_error: ["engine failed", "!"],
+  reward_error: ["reward failed", "!"],
 };
 
 export function outcome(name) {
