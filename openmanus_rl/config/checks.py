@@ -58,13 +58,6 @@ def _batches(config: Config) -> Iterator[Problem]:
 
 def _groups(config: Config) -> Iterator[Problem]:
     estimator, n = config.algorithm.adv_estimator, config.env.rollout.n
-    uneven = config.algorithm.reward_allocation == "discounted" and not config.algorithm.reward_allocation_normalize
-    if estimator in GROUP_ESTIMATORS and uneven:
-        yield Problem(
-            f"discounted does not conserve the score, so that {estimator} would find long wins better than short ones: "
-            "set algorithm.reward_allocation_normalize=true",
-            ("algorithm.reward_allocation_normalize", "algorithm.reward_allocation", "algorithm.adv_estimator"),
-        )
     if n > 1:
         return
     if estimator in GROUP_ESTIMATORS:

@@ -79,8 +79,9 @@ class AlgorithmConfig(Section):
     gigpo: Gigpo = Gigpo()
     reward_allocation: Literal["last_token", "uniform_positive", "discounted", "per_turn"] = "last_token"
     """Which of the agent's tokens a trajectory's reward is given to."""
-    reward_allocation_normalize: bool = False
-    """Scale a `discounted` allocation so that it sums to the reward."""
+    reward_allocation_normalize: bool | None = None
+    """Scale a `discounted` allocation so that it sums to the reward. Default: for estimators that compare episodes,
+    which find long wins better otherwise."""
     filter_groups: FilterGroups = FilterGroups()
 
 

@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 from pydantic import PrivateAttr, ValidationInfo, model_validator
 
-from openmanus_rl.config.checks import contradictions
+from openmanus_rl.config.checks import GROUP_ESTIMATORS, contradictions
 from openmanus_rl.config.learning import ActorRolloutRefConfig, AlgorithmConfig, CriticConfig, RewardConfig, WarmStart
 from openmanus_rl.config.running import DataConfig, EnvConfig, TrainerConfig
 from openmanus_rl.config.section import Section
@@ -95,6 +95,7 @@ def _resolve(config: Config) -> None:
         clip_ratio_low=actor.clip_ratio,
         clip_ratio_high=actor.clip_ratio,
     )
+    algorithm = _with_defaults(config.algorithm, reward_allocation_normalize=estimator in GROUP_ESTIMATORS)
     correction = "tis_token" if trainer.async_rollout.max_staleness else "none"
     actor = actor.model_copy(update={"policy_loss": _with_defaults(actor.policy_loss, rollout_correction=correction)})
     if estimator == "gae":
@@ -106,7 +107,7 @@ def _resolve(config: Config) -> None:
         )
     # The sections may be the class's own defaults, shared between configs: replaced, never changed in place.
     policy = policy.model_copy(update={"model": model, "actor": actor, "rollout": rollout})
-    config.__dict__.update(trainer=trainer, env=env, actor_rollout_ref=policy, critic=critic)
+    config.__dict__.update(trainer=trainer, env=env, algorithm=algorithm, actor_rollout_ref=policy, critic=critic)
 
 
 SectionT = TypeVar("SectionT", bound=Section)

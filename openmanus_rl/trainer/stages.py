@@ -111,8 +111,9 @@ def make_batch(
         if actor.use_invalid_action_penalty:
             made = [_penalised(sample, trajectory, actor.invalid_action_penalty_coef) for sample in made]
         samples += allocate(
-            made, trajectory.score, algorithm.reward_allocation, algorithm.gamma, algorithm.reward_allocation_normalize
-        )
+            made, trajectory.score, algorithm.reward_allocation, algorithm.gamma,
+            bool(algorithm.reward_allocation_normalize),
+        )  # fmt: skip
     return Batch.from_samples(samples)
 
 

@@ -194,14 +194,18 @@ def test_when_every_episode_fails_the_run_has_failed(command: Command, model_dir
     assert [t.stop_reason for t in read(out)] == [StopReason.ENGINE_ERROR] * 2
 
 
-def test_a_reward_that_cannot_judge_fails_the_run(command: Command, model_dir: Path, tmp_path: Path) -> None:
-    judge = tmp_path / "judge.py"
+def test_episodes_that_a_reward_cannot_judge_fail_and_say_why(
+    command: Command, model_dir: Path, tmp_path: Path
+) -> None:
+    judge, out = tmp_path / "judge.py", tmp_path / "x.jsonl"
     judge.write_text("def undecided(trajectory):\n    raise ValueError('hard to say')\n")
-    result = command("rollout", "--model", model_dir, "--env", "grid", "--episodes", 1, "--out", tmp_path / "x.jsonl",
+    result = command("rollout", "--model", model_dir, "--env", "grid", "--episodes", 2, "--out", out,
                      *SHORT, f"reward.components=[{{component: '{judge}:undecided'}}]")  # fmt: skip
     assert result.code == 1
-    assert "reward component 'undecided' failed" in result.err
-    assert "hard to say" in result.err
+    assert "reward_error 2" in result.out
+    assert "reward component 'undecided' failed" in result.out
+    assert "hard to say" in result.out
+    assert [t.stop_reason for t in read(out)] == [StopReason.REWARD_ERROR] * 2
 
 
 def test_ctrl_c_keeps_what_was_written(

@@ -93,6 +93,19 @@ def test_computed_defaults_follow_what_is_set() -> None:
     assert config.trainer.run_dir == Path("runs/webshop-gae")
 
 
+def test_what_would_bias_learning_is_corrected_unless_told_otherwise() -> None:
+    """A discounted allocation makes long wins score more, and episodes played ahead are older than the weights."""
+    alone = load_config(overrides=REQUIRED)
+    assert alone.algorithm.reward_allocation_normalize is False
+    assert alone.actor_rollout_ref.actor.policy_loss.rollout_correction == "none"
+    compared = load_config(overrides=[*REQUIRED, "algorithm.adv_estimator=grpo", "env.rollout.n=4"])
+    assert compared.algorithm.reward_allocation_normalize is True
+    ahead = [*REQUIRED, "actor_rollout_ref.rollout.name=vllm", "trainer.async_rollout.max_staleness=1"]
+    assert load_config(overrides=ahead).actor_rollout_ref.actor.policy_loss.rollout_correction == "tis_token"
+    told = "actor_rollout_ref.actor.policy_loss.rollout_correction=none"
+    assert load_config(overrides=[*ahead, told]).actor_rollout_ref.actor.policy_loss.rollout_correction == "none"
+
+
 def test_configs_do_not_share_what_was_computed_for_one() -> None:
     first = load_config(overrides=[*REQUIRED, "data.max_prompt_length=100"])
     second = load_config(overrides=[*REQUIRED, "data.max_prompt_length=200"])
