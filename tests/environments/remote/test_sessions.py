@@ -3,9 +3,10 @@
 import asyncio
 import json
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given
@@ -349,6 +350,75 @@ def test_no_request_is_our_mistake(path: str, body: bytes, real: bool) -> None:
         status, told = answers[0]["status"], orjson.loads(answers[1]["body"])
         assert status in (200, 400, 404, 409, 422)
         assert ("error" in told) is (status != 200)
+
+    play(test(), sessions)
+
+
+def _with_info(answer: Any, **changes: Any) -> Any:
+    return (*answer[:-1], {**answer[-1], **changes})
+
+
+WRONG_TYPES: dict[str, Callable[[Any], Any]] = {
+    "the reward must be a finite number, got '1'": lambda a: (a[0], "1", *a[2:]),
+    "the reward must be a finite number, got True": lambda a: (a[0], True, *a[2:]),
+    "the reward must be a finite number, got 1e\\+39": lambda a: (a[0], 1e39, *a[2:]),
+    "terminated is true or false, got 'no'": lambda a: (*a[:2], "no", *a[3:]),
+    "terminated is true or false, got 0": lambda a: (*a[:2], 0, *a[3:]),
+    "truncated is true or false, got None": lambda a: (*a[:3], None, a[4]),
+    "5 values are expected, got list": list,
+    "info is a dict, got list": lambda a: (*a[:4], [a[4]]),
+    "info has no anchor": lambda a: (*a[:4], {key: value for key, value in a[4].items() if key != "anchor"}),
+    r"info\['won'\] is true or false, got 1": lambda a: _with_info(a, won=1),
+    r"info\['score'\] must be a finite number, got nan": lambda a: _with_info(a, score=float("nan")),
+    r"info\['admissible_actions'\] is a list or None, got str": lambda a: _with_info(a, admissible_actions="red"),
+    r"info\['admissible_actions'\]\[0\] must be text, got int": lambda a: _with_info(a, admissible_actions=[1]),
+}
+
+
+@pytest.mark.parametrize("message", WRONG_TYPES)
+def test_wrong_types_are_told_and_not_sent(message: str) -> None:
+    """Whoever plays over HTTP must not learn from what an environment in the own process would not get away with."""
+
+    class Wrong(GridEnv):
+        def step(self, action: str) -> Any:
+            return WRONG_TYPES[message](super().step(action))
+
+        def reset(self, **given: Any) -> Any:
+            start = super().reset(**given)
+            return _with_info(start, won="no") if (given["options"] or {}).get("task") == "train/1" else start
+
+    sessions = Sessions(Wrong, Limits())
+    app = EnvApp("grid", sessions)
+
+    async def test() -> None:
+        key, other = [orjson.loads(await app.create({}))["id"] for _ in range(2)]
+        await app.reset({"id": key, "task": "train/0"})
+        with pytest.raises(RequestRefusedError, match=f"the environment failed: TypeError: {message}") as refused:
+            await app.step({"id": key, "action": "north"})
+        assert refused.value.status == 500
+        with pytest.raises(RequestRefusedError, match="is broken"):
+            await app.step({"id": key, "action": "north"})
+        with pytest.raises(RequestRefusedError, match=r"failed: TypeError: info\['won'\] is true or false") as refused:
+            await app.reset({"id": other, "task": "train/1"})
+        assert refused.value.status == 500  # not 422, which would blame the client
+
+    play(test(), sessions)
+
+
+def test_numbers_and_flags_of_numpy_are_what_they_are() -> None:
+    class Numbers(GridEnv):
+        def step(self, action: str) -> Any:
+            observation, _, terminated, truncated, info = super().step(action)
+            return observation, np.float32(0.5), np.bool_(terminated), np.bool_(truncated), info
+
+    sessions = Sessions(Numbers, Limits())
+    app = EnvApp("grid", sessions)
+
+    async def test() -> None:
+        key = orjson.loads(await app.create({}))["id"]
+        await app.reset({"id": key, "task": "train/0"})
+        told = orjson.loads(await app.step({"id": key, "action": "north"}))
+        assert (told["reward"], told["terminated"], told["truncated"], told["done"]) == (0.5, False, False, False)
 
     play(test(), sessions)
 
