@@ -1,7 +1,10 @@
 """What a server refuses, in the form that OpenAI's clients raise, and what becomes of clients that go away."""
 
+import asyncio
+import contextlib
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +17,7 @@ from pydantic import ValidationError
 
 from openmanus_rl.rollout.engine import Completion, Progress
 from openmanus_rl.rollout.local_engine import LocalEngine
+from openmanus_rl.serving import app as serving_app
 from openmanus_rl.serving import engines
 from openmanus_rl.serving.model import Limits, ServedModel
 from openmanus_rl.serving.requests import ApiError, read_request
@@ -291,6 +295,55 @@ def test_an_answer_that_nobody_waits_for_is_not_written(stream: bool) -> None:
         assert server.host.do(lambda: engine.stats.sampled) <= 2 * 4  # of nearly a thousand tokens
         with server.client() as client:  # and others are served
             assert client.chat.completions.create(model=NAME, messages=HELLO, max_tokens=3).choices
+
+
+def test_a_client_that_does_not_read_gives_its_places_back(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Over a real connection with small buffers, the server waits for its client in the middle of the stream."""
+    monkeypatch.setattr(serving_app, "SEND_SECONDS", 0.2)
+    body = {
+        "model": NAME, "messages": HELLO, "stream": True, "n": 8, "ignore_eos": True, "max_tokens": 100,
+        "logprobs": True,
+    }  # fmt: skip
+    with gated(limits=Limits(requests=8)) as (engine, server), socket.socket() as client:
+        server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections have what it has
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", server.port))
+        data = json.dumps(body).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+        client.sendall(head.encode() + data)
+        wait_for(server, 8)
+        engine.open()
+        wait_for(server, 0)  # without a time limit, this is what never comes
+        with server.client() as other:
+            assert other.chat.completions.create(model=NAME, messages=HELLO, max_tokens=3, n=8).choices
+        client.settimeout(60)
+        read, piece = b"", b"-"
+        with contextlib.suppress(ConnectionResetError):  # it was hung up on
+            while piece:
+                read += (piece := client.recv(65536))
+        assert b"data: " in read
+        assert b"[DONE]" not in read
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/nothing"])
+def test_answers_and_errors_are_not_offered_for_ever(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_app, "SEND_SECONDS", 0.01)
+    sent: list[str] = []
+
+    async def never(message: dict[str, Any]) -> None:
+        sent.append(message["type"])
+        await asyncio.Event().wait()
+
+    async def nothing() -> dict[str, Any]:
+        raise AssertionError
+
+    with served() as server:
+        scope = {"type": "http", "path": path, "method": "GET", "headers": [(b"host", b"localhost")]}
+        asyncio.run(server.app(scope, nothing, never))
+    assert sent == ["http.response.start"]
 
 
 def test_while_it_shuts_down_nothing_new_is_begun() -> None:
