@@ -259,6 +259,61 @@ def test_bodies_tokens_and_answers_have_limits() -> None:
         assert answer.usage.completion_tokens == 10
 
 
+class Counting:
+    """The tokenizer, which counts the texts that it is given."""
+
+    def __init__(self) -> None:
+        self._own = tokenizer()
+        self.read: list[int] = []
+
+    def encode(self, text: str, **options: Any) -> list[int]:
+        self.read.append(len(text))
+        ids: list[int] = self._own.encode(text, **options)
+        return ids
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "code", "message"),
+    [
+        ("completions", {"prompt": ["a"] * 20_000}, None, "20000 answers at once"),
+        ("completions", {"prompt": "a" * 100_000}, "context_length_exceeded", "the prompt has 100,000 characters"),
+        (
+            "chat",
+            {"messages": [{"role": "user", "content": "a" * 50_000}] * 2},
+            "context_length_exceeded",
+            "the prompt has 100,000 characters, which cannot fit: shorten messages",
+        ),
+        (
+            "chat",
+            {"messages": [{"role": "user", "content": ""}] * 20_000},
+            "context_length_exceeded",
+            "20000 messages do not fit into this model's context of 512 tokens",
+        ),
+    ],
+    ids=["prompts", "a long prompt", "a long conversation", "messages"],
+)
+def test_what_cannot_be_done_is_refused_before_it_is_read(route: Any, body: Any, code: Any, message: str) -> None:
+    decoder = Counting()
+    model = ServedModel(NAME, decoder, 320, 512, [2])
+    decoder.read.clear()
+    with pytest.raises(ApiError, match=message) as refused:
+        model.job(read_request(route, {"model": NAME, **body}), Limits())
+    assert (refused.value.status, refused.value.code, decoder.read) == (400, code, [])
+
+
+@pytest.mark.parametrize("piece", ["<|im_end|>", "<|im_start|>", " ", "a", "é", "\U0001f511"])
+def test_what_fits_is_not_refused_for_its_length(piece: str) -> None:
+    """As much as fits of anything, the longest token included."""
+    decoder = tokenizer()
+    model = ServedModel(NAME, decoder, 320, 512, [2])
+    count = 511 // len(decoder.encode(piece * 64)) * 64
+    job = model.job(read_request("completions", {"model": NAME, "prompt": piece * count}), Limits())
+    assert 256 <= job.prompt_tokens <= 511
+
+
 def test_a_full_queue_is_told_and_empties() -> None:
     with ThreadPoolExecutor(2) as pool, gated(limits=Limits(requests=2)) as (engine, server), server.client() as client:
 
