@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from openmanus_rl.data.failures import panics_as_errors
 from openmanus_rl.rollout.engine import Progress
 from openmanus_rl.serving.answers import Answer
 from openmanus_rl.serving.generation import ClientGoneError, EngineFailedError, generating
@@ -75,7 +76,8 @@ class ModelApp:
     ) -> None:
         """An answer, or what is wrong."""
         try:
-            await self._answer(scope, receive, reply)
+            with panics_as_errors():  # of the model's tokenizer
+                await self._answer(scope, receive, reply)
         except ClientGoneError:
             raise
         except ApiError as error:

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.config.models import local_path, model_shape
+from openmanus_rl.data.failures import panics_as_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,7 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
 
     with _loading(path, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(**_source(path, trust_remote_code))
+        tokenizer.decode(tokenizer.encode("a"))  # some files can be read and not used
     if getattr(tokenizer, "chat_template", None) is None:
         raise ValueError(f"{path}: its tokenizer has no chat template; an instruction-tuned model has one")
     return tokenizer
@@ -146,7 +148,8 @@ def make_half_safe(dtype: str) -> None:
 def _loading(path: str, part: str) -> Iterator[None]:
     """What libraries raise for files that are not what they should be is of every kind: for the user it is one."""
     try:
-        yield
+        with panics_as_errors():
+            yield
     except Exception as error:
         raise ValueError(f"{path}: its {part} cannot be loaded: {_first_line(error)}") from error
 
