@@ -184,7 +184,7 @@ class EnvApp:
 
     async def health(self, _: dict[str, str]) -> bytes:
         """How many sessions are open, and what is allowed."""
-        await self.sessions.close_idle()
+        self.sessions.close_idle()
         limits = self.sessions.limits
         return orjson.dumps(
             {

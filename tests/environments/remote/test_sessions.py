@@ -109,17 +109,20 @@ def test_idle_sessions_are_closed_and_busy_ones_are_not() -> None:
             sessions.find(old)
         assert len(sessions) == 2
         fresh = await sessions.create()  # there is room again
-        assert (isinstance(forgotten, Closable) and forgotten.closed, len(sessions)) == (True, 2)
+        assert len(sessions) == 2
         assert fresh not in (old, used)
+        assert isinstance(forgotten, Closable)
+        while not forgotten.closed:
+            await asyncio.sleep(0)
 
         async def stays(session: Session) -> None:
             async with session.waiting:
                 clock.now = 1000.0
-                await sessions.close_idle()
+                sessions.close_idle()
 
         await stays(sessions.find(used))
         assert sessions._open.keys() == {used}
-        await sessions.close_idle()
+        sessions.close_idle()
         assert len(sessions) == 0
 
     play(test(), sessions)
@@ -223,6 +226,70 @@ def test_environments_that_hang_while_they_are_made_or_closed(
         await sessions.create()
 
     end(test(), sessions, lost=3)
+
+
+def test_nobody_waits_for_idle_sessions_whose_close_hangs(
+    hanging: type[Hanging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    sessions = Sessions(hanging, Limits(threads=2, call_seconds=3600, idle_seconds=10, max_sessions=3), clock)
+
+    async def test() -> None:
+        old = [sessions.find(await sessions.create()) for _ in range(3)]
+        monkeypatch.setattr(hanging, "place", "close")
+        clock.now = 100.0
+        async with asyncio.timeout(60):  # of an hour each
+            for _ in range(3):
+                key = await sessions.create()
+                assert await sessions.step(key, lambda session: session.id) == key
+        assert len(sessions) == 3
+        assert not any(isinstance(session.env, Closable) and session.env.closed for session in old)
+        monkeypatch.setattr(hanging, "place", "")
+        hanging.let_go.set()
+        while not all(isinstance(session.env, Closable) and session.env.closed for session in old):
+            await asyncio.sleep(0)
+
+    end(test(), sessions, lost=0)
+
+
+def test_the_end_does_not_wait_for_ever_for_sessions_that_are_being_closed(
+    hanging: type[Hanging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    sessions = Sessions(hanging, Limits(threads=2, call_seconds=3600, idle_seconds=10), clock)
+    entered = threading.Event()
+
+    async def test() -> None:
+        for _ in range(2):
+            await sessions.create()
+        monkeypatch.setattr(hanging, "wait", lambda self, _: (entered.set(), self.let_go.wait(60)))
+        clock.now = 100.0
+        sessions.close_idle()
+        await asyncio.to_thread(entered.wait, 60)
+
+    asyncio.run(test())
+    assert sessions.close_all(0.1) == 3  # both, and the one that lists tasks
+
+
+def test_idle_sessions_that_wait_for_their_close_are_closed_once_at_the_end() -> None:
+    clock = Clock()
+    closed: list[int] = []
+
+    class Once(GridEnv):
+        def close(self) -> None:
+            closed.append(id(self))
+            raise SystemExit(3)
+
+    sessions = Sessions(Once, Limits(idle_seconds=10), clock)
+
+    async def test() -> None:
+        keys = [await sessions.create() for _ in range(4)]
+        await sessions.close(keys[0])
+        clock.now = 100.0
+        sessions.close_idle()  # the loop ends before they are closed
+
+    play(test(), sessions)
+    assert (len(closed), len(set(closed))) == (5, 5)
 
 
 def test_a_list_of_tasks_that_hangs_is_asked_for_once(hanging: type[Hanging]) -> None:
