@@ -46,12 +46,12 @@ log = logging.getLogger(__name__)
 
 
 class ModelApp:
-    """Answers HTTP requests with one model. Without a key it only answers this machine, unless `open_to_all`."""
+    """Answers HTTP requests with one model; where only this machine is to ask (`local`), no web pages without a key."""
 
     def __init__(
-        self, model: ServedModel, host: EngineHost, limits: Limits, key: str | None = None, open_to_all: bool = False
+        self, model: ServedModel, host: EngineHost, limits: Limits, key: str | None = None, local: bool = True
     ) -> None:
-        self.model, self.host, self.limits, self.key, self.open_to_all = model, host, limits, key, open_to_all
+        self.model, self.host, self.limits, self.key, self.local = model, host, limits, key, local
         self.running = 0
         self.closing = False
         self._started = int(time.time())
@@ -103,7 +103,7 @@ class ModelApp:
         self, scope: dict[str, Any], receive: Callable[[], Awaitable[dict[str, Any]]], reply: _Reply
     ) -> None:
         path, method = scope["path"], scope["method"]
-        if self.key is None and not self.open_to_all:
+        if self.key is None and self.local:
             check_local(scope)
         operation = self._operation(path)
         if operation is None or not operation.is_open:
