@@ -88,6 +88,7 @@ def browse(
     from openmanus_rl.config.problems import ConfigError, Problem
     from openmanus_rl.environments.registry import env_class, make_env
     from openmanus_rl.environments.webshop.env import WebshopEnv
+    from openmanus_rl.web.requests import is_loopback
 
     keywords = parse_options(options)
     try:
@@ -99,6 +100,8 @@ def browse(
         page = make_app(keywords, host)
     except (ValueError, TypeError, OSError) as error:
         raise ConfigError([Problem(str(error))]) from None
+    if not is_loopback(host):
+        print(f"warning: {host} can be reached from other machines: whoever reaches it can shop here.", file=sys.stderr)
     _serve(page, host, port)
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 # Of an error's own words so many are kept: some quote the whole page that they failed on.
 MAX_CHARACTERS = 2000
 
@@ -19,3 +25,18 @@ def error_text(error: BaseException) -> str:
     if len(said) > MAX_CHARACTERS:
         said = f"{said[:MAX_CHARACTERS]}... ({len(said)} characters)"
     return f"{type(error).__name__}: {said}".encode("utf-8", "backslashreplace").decode()
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Where Rust code (tokenizers, safetensors) may panic: as a ValueError.
+
+    A panic reaches Python as an exception that no `except Exception` catches, of a class that no module exports. To
+    such code it means a file, or a text, that it was not written for.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"a native library gave up on it: {str(error)[:500]}") from error

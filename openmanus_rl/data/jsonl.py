@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FORMAT_VERSION = 1
+# A few bytes of a file ask for a whole prompt again. An episode of 500 turns in a context of 131,072 has no more ids.
+MAX_KEPT_IDS = 2**26
 _TURN_FIELDS = tuple(f.name for f in fields(Turn) if f.name != "prompt_ids")
 _TRAJECTORY_FIELDS = tuple(f.name for f in fields(Trajectory) if f.name not in ("turns", "reward_breakdown"))
 
@@ -60,6 +62,7 @@ def loads(line: bytes | str) -> Trajectory:
 
 
 def _read_turns(records: list[dict[str, Any]]) -> Iterator[Turn]:
+    _check_kept(records)
     seen = np.empty(0, np.int32)
     for record in records:
         kept = record.pop("prompt_kept")
@@ -69,6 +72,14 @@ def _read_turns(records: list[dict[str, Any]]) -> Iterator[Turn]:
         turn = Turn(prompt_ids=np.concatenate((seen[:kept], new)), **record)
         yield turn
         seen = np.concatenate((turn.prompt_ids, turn.response_ids))
+
+
+def _check_kept(records: list[dict[str, Any]]) -> None:
+    """Refuse turns that repeat more than fits into memory, before any of it is made."""
+    kept = (record.get("prompt_kept") for record in records)
+    total = sum(count for count in kept if isinstance(count, int) and count > 0)
+    if total > MAX_KEPT_IDS:
+        raise ValueError(f"its turns repeat {shown(total)} ids of earlier prompts; {MAX_KEPT_IDS:,} are read at most")
 
 
 def common_prefix_length(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:

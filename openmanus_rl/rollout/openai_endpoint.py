@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 # Connection errors are tried again too. A generation that timed out is not: it would most likely do so again.
 RETRIED = frozenset({408, 409, 429, *range(500, 600)})
 MAX_CONNECT_SECONDS = 10.0
+# Of one answer: a hundred thousand tokens with their log-probs have some megabytes.
+MAX_ANSWER = 64 * 2**20
 FIRST_DELAY, MAX_DELAY, MAX_RETRY_AFTER = 0.5, 30.0, 60.0
 
 
@@ -54,8 +56,10 @@ class Endpoint:
         self._key = (os.environ.get("OPENAI_API_KEY", "") if api_key is None else api_key).strip()
         if not self._key.isascii() or not self._key.isprintable():
             raise ValueError("the API key (api_key, or $OPENAI_API_KEY) holds a character that no key has")
+        key = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+            # Compressed, a small answer can be a large one; and what is counted is what comes.
+            headers={"Accept-Encoding": "identity", **key},
             timeout=httpx.Timeout(None, connect=MAX_CONNECT_SECONDS),
             limits=httpx.Limits(max_keepalive_connections=connections),
         )
@@ -81,7 +85,7 @@ class Endpoint:
             try:
                 # httpx's own limits are for a single read, which an answer that comes drop by drop never reaches.
                 async with asyncio.timeout(self.timeout):
-                    response = await self._client.post(self.base_url + path, json=body)
+                    response = await self._exchange("POST", path, body)
                 if response.status_code not in RETRIED or attempt == self.max_retries:
                     return response
             except TimeoutError:
@@ -93,6 +97,19 @@ class Endpoint:
             await self.sleep(delay(address, attempt, response))
             attempt += 1
 
+    async def _exchange(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+        """One request and its answer, which is counted as it comes: nobody is to fill this process's memory."""
+        async with self._client.stream(method, self.base_url + path, json=body) as response:
+            encoding = response.headers.get("content-encoding", "identity")
+            if encoding.lower() != "identity":
+                raise EndpointError(f"answered in {shortened(encoding)}, though only plain text was asked for")
+            data = bytearray()
+            async for piece in response.aiter_raw():
+                data += piece
+                if len(data) > MAX_ANSWER:
+                    raise EndpointError(f"answered with more than {MAX_ANSWER:,} bytes")
+        return httpx.Response(response.status_code, headers=response.headers, content=bytes(data))
+
     async def _hint(self, status: int) -> str:
         """What to do about a refusal."""
         if status == 401:
@@ -100,9 +117,10 @@ class Endpoint:
         if status != 404:
             return self._tries if status in RETRIED else ""
         try:
-            response = await self._client.get(self.base_url + "/models", timeout=MAX_CONNECT_SECONDS)
-            names = [str(model["id"]) for model in response.json()["data"]]
-        except (httpx.TransportError, ValueError, KeyError, TypeError):
+            async with asyncio.timeout(MAX_CONNECT_SECONDS):
+                response = await self._exchange("GET", "/models")
+            names = [str(model["id"]) for model in _json_or_text(response)["data"]]
+        except (TimeoutError, EndpointError, httpx.TransportError, KeyError, TypeError):
             return f"; is {self.base_url} the whole address, which for most servers ends in /v1?"
         return f"; the server has the models {shortened(', '.join(names))}"
 
@@ -133,7 +151,7 @@ def delay(address: Address, attempt: int, response: httpx.Response | None = None
 def _json_or_text(response: httpx.Response) -> Any:
     try:
         return response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return response.text
 
 

@@ -80,7 +80,7 @@ def read_answer(route: Route, answer: Any, request: Request) -> Answer:
     if not isinstance(text, str):
         raise EndpointError(f"the answer holds no response: {shortened(answer)}")
     if reason not in ("stop", "length"):
-        raise EndpointError(f"the response ended with {reason!r} after {shortened(text)!r}")
+        raise EndpointError(f"the response ended with {shortened(repr(reason))} after {shortened(text)!r}")
     token_ids, logprobs, missing = _tokens(choice, text) if route == "completions" else ([], [], NO_TOKENS)
     if reason == "stop":
         text = with_stop_string(text, choice, request.sampling.stop)

@@ -10,11 +10,12 @@ import asyncio
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from openmanus_rl.data.failures import panics_as_errors
 from openmanus_rl.rollout.engine import Progress
 from openmanus_rl.serving.answers import Answer
 from openmanus_rl.serving.generation import ClientGoneError, EngineFailedError, generating
@@ -28,6 +29,7 @@ from openmanus_rl.web.requests import (
     read_body,
     wrong_method,
 )
+from openmanus_rl.web.server import drop_connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -36,18 +38,20 @@ if TYPE_CHECKING:
     from openmanus_rl.serving.model import Job, Limits, ServedModel
     from openmanus_rl.serving.requests import ChatRequest, CompletionRequest, Route
 
+# A client that reads nothing for so long has gone: it must not hold its places for ever.
+SEND_SECONDS = 60.0
 WANTS_KEY = "this server wants its API key: Authorization: Bearer KEY"
 
 log = logging.getLogger(__name__)
 
 
 class ModelApp:
-    """Answers HTTP requests with one model. Without a key it only answers this machine, unless `open_to_all`."""
+    """Answers HTTP requests with one model; where only this machine is to ask (`local`), no web pages without a key."""
 
     def __init__(
-        self, model: ServedModel, host: EngineHost, limits: Limits, key: str | None = None, open_to_all: bool = False
+        self, model: ServedModel, host: EngineHost, limits: Limits, key: str | None = None, local: bool = True
     ) -> None:
-        self.model, self.host, self.limits, self.key, self.open_to_all = model, host, limits, key, open_to_all
+        self.model, self.host, self.limits, self.key, self.local = model, host, limits, key, local
         self.running = 0
         self.closing = False
         self._started = int(time.time())
@@ -64,10 +68,18 @@ class ModelApp:
         if scope["type"] != "http":
             return
         reply = _Reply(send, scope["method"] == "HEAD")
+        with suppress(ClientGoneError):
+            await self._reply(scope, receive, reply)
+
+    async def _reply(
+        self, scope: dict[str, Any], receive: Callable[[], Awaitable[dict[str, Any]]], reply: _Reply
+    ) -> None:
+        """An answer, or what is wrong."""
         try:
-            await self._answer(scope, receive, reply)
+            with panics_as_errors():  # of the model's tokenizer
+                await self._answer(scope, receive, reply)
         except ClientGoneError:
-            return
+            raise
         except ApiError as error:
             await reply.error(error.status, str(error), error.param, error.code)
         except RequestRefusedError as error:
@@ -91,7 +103,7 @@ class ModelApp:
         self, scope: dict[str, Any], receive: Callable[[], Awaitable[dict[str, Any]]], reply: _Reply
     ) -> None:
         path, method = scope["path"], scope["method"]
-        if self.key is None and not self.open_to_all:
+        if self.key is None and self.local:
             check_local(scope)
         operation = self._operation(path)
         if operation is None or not operation.is_open:
@@ -206,7 +218,7 @@ class _Reply:
     """The response of one request: JSON, or a stream of events."""
 
     def __init__(self, send: Callable[[dict[str, Any]], Awaitable[None]], head_only: bool) -> None:
-        self._send, self._head_only = send, head_only
+        self._give, self._head_only = send, head_only
         self._streaming = False
 
     async def json(self, content: Any, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
@@ -241,6 +253,15 @@ class _Reply:
                     await self._send({"type": "http.response.start", "status": 200, "headers": headers})
                 await self._event(orjson.dumps(chunk))
         await self._event(b"[DONE]", more=False)
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        """Send, which waits while much of what was sent before is unread; ClientGoneError if that does not end."""
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._give(message)
+        except TimeoutError:
+            await drop_connection(self._give)
+            raise ClientGoneError from None
 
     async def _event(self, data: bytes, more: bool = True) -> None:
         await self._send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": more})

@@ -63,23 +63,20 @@ class ServedModel:
     def __init__(self, name: str, tokenizer: Any, vocabulary: int, context: int, ends: Sequence[int]) -> None:
         self.name, self.tokenizer, self.vocabulary, self.context = name, tokenizer, vocabulary, context
         self.chat = ChatTokens(tokenizer)
+        # More characters than its longest tokens cover are more tokens than it reads, whatever they are.
+        self._most_characters = context * max(map(len, tokenizer.get_vocab()), default=1)
         self.ends = tuple(dict.fromkeys(ends))
         turn = () if self.chat.end_of_turn is None else (self.chat.end_of_turn,)
         self.ends_of_turn = tuple(dict.fromkeys((*turn, *self.ends)))
 
     def job(self, asked: ChatRequest | CompletionRequest, limits: Limits) -> Job:
         """What the engine has to do; ApiError if it cannot be done."""
+        given = [] if isinstance(asked, ChatRequest) else read_prompts(asked.prompt)
+        _check_limits(asked, len(given) or 1, limits)  # before any text is read, which takes its time
         if isinstance(asked, ChatRequest):
             prompts, field, ends = [self._conversation(asked)], "messages", self.ends_of_turn
         else:
-            prompts, field, ends = self._prompts(asked), "prompt", self.ends
-        for name in ("max_tokens", "max_completion_tokens"):
-            given = getattr(asked, name, None)
-            if limits.tokens is not None and given is not None and given > limits.tokens:
-                raise ApiError(400, f"{name} is {given}, and this server writes {limits.tokens} at most", name)
-        if len(prompts) * asked.n > limits.requests:
-            told = f"{len(prompts) * asked.n} answers at once, and this server writes {limits.requests} at most"
-            raise ApiError(400, told, "n" if asked.n > 1 else "prompt")
+            prompts, field, ends = [self._prompt(prompt) for prompt in given], "prompt", self.ends
         stops = tuple(dict.fromkeys((*asked.stop_token_ids, *(() if asked.ignore_eos else ends))))
         seed = secrets.randbits(62) if asked.seed is None else asked.seed
         made: list[Request] = []
@@ -101,23 +98,45 @@ class ServedModel:
             raise ApiError(400, told, field, "context_length_exceeded")
         return room
 
+    def _check_size(self, characters: int, field: str) -> None:
+        """Refuse what cannot fit without finding out how many tokens it has."""
+        if characters > self._most_characters:
+            told = (
+                f"this model's context is {self.context} tokens, and the prompt has {characters:,} characters, which "
+            )
+            raise ApiError(400, f"{told}cannot fit: shorten {field}", field, "context_length_exceeded")
+
     def _conversation(self, asked: ChatRequest) -> NDArray[np.int32]:
+        if len(asked.messages) > self.context:
+            told = f"{len(asked.messages)} messages do not fit into this model's context of {self.context} tokens"
+            raise ApiError(400, told, "messages", "context_length_exceeded")
         messages = read_messages(asked.messages)
+        self._check_size(sum(len(message["content"]) for message in messages), "messages")
         try:
             return self.chat.start(messages)
         except TEMPLATE_ERRORS as error:  # some templates refuse an order of roles, or a system message
             told = f"the model's chat template does not take this conversation: {error}"
             raise ApiError(400, told, "messages", "invalid_value") from None
 
-    def _prompts(self, asked: CompletionRequest) -> list[NDArray[np.int32]]:
-        found: list[NDArray[np.int32]] = []
-        for prompt in read_prompts(asked.prompt):
-            ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-            if not ids:
-                raise ApiError(400, "the prompt is empty", "prompt", "invalid_value")
-            if not 0 <= min(ids) <= max(ids) < self.vocabulary:
-                wrong = min(ids) if min(ids) < 0 else max(ids)
-                told = f"there is no token {wrong}: ids go from 0 to {self.vocabulary - 1}"
-                raise ApiError(400, told, "prompt", "invalid_value")
-            found.append(np.array(ids, np.int32))
-        return found
+    def _prompt(self, prompt: str | list[int]) -> NDArray[np.int32]:
+        if isinstance(prompt, str):
+            self._check_size(len(prompt), "prompt")
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        if not ids:
+            raise ApiError(400, "the prompt is empty", "prompt", "invalid_value")
+        if not 0 <= min(ids) <= max(ids) < self.vocabulary:
+            wrong = min(ids) if min(ids) < 0 else max(ids)
+            told = f"there is no token {wrong}: ids go from 0 to {self.vocabulary - 1}"
+            raise ApiError(400, told, "prompt", "invalid_value")
+        return np.array(ids, np.int32)
+
+
+def _check_limits(asked: ChatRequest | CompletionRequest, prompts: int, limits: Limits) -> None:
+    """Refuse more answers, or longer ones, than the server writes."""
+    for name in ("max_tokens", "max_completion_tokens"):
+        given = getattr(asked, name, None)
+        if limits.tokens is not None and given is not None and given > limits.tokens:
+            raise ApiError(400, f"{name} is {given}, and this server writes {limits.tokens} at most", name)
+    if prompts * asked.n > limits.requests:
+        told = f"{prompts * asked.n} answers at once, and this server writes {limits.requests} at most"
+        raise ApiError(400, told, "n" if asked.n > 1 else "prompt")

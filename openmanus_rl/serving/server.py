@@ -55,7 +55,7 @@ def serve(
         assert opened.max_model_len is not None, "an engine that computes knows its model's context"
         served = ServedModel(name, tokenizer, vocabulary, opened.max_model_len, ends)
         hosted = EngineHost(opened)
-        app = ModelApp(served, hosted, limits or Limits(), key, open_to_all)
+        app = ModelApp(served, hosted, limits or Limits(), key, is_loopback(host))
         try:
             _Server(app, listening, grace).run(sockets=[listening])
         finally:

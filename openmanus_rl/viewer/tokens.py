@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from openmanus_rl.config.models import local_path
+from openmanus_rl.data.failures import panics_as_errors
+from openmanus_rl.data.plain_files import leads_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 BROKEN = "\ufffd"
+# Longer stretches without a whole character are no text; reading them again with every token would take for ever.
+LONGEST_WINDOW = 64
 
 
 class Pieces:
@@ -24,7 +28,11 @@ class Pieces:
 
     def text(self, ids: Sequence[int]) -> str:
         """All of them as one text."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        try:
+            with panics_as_errors():
+                return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        except Exception:  # noqa: BLE001 - whatever a tokenizer that was passed on does, the page shows the rest
+            return BROKEN
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """One piece a token.
@@ -39,7 +47,7 @@ class Pieces:
             whole = self.text([*before, *ids[start : place + 1]])
             head = self._one(before[0]) if before else ""
             piece = whole.removeprefix(head) if head else whole
-            complete = not piece.endswith(BROKEN) or place + 1 == len(ids)
+            complete = not piece.endswith(BROKEN) or place + 1 in (len(ids), start + LONGEST_WINDOW)
             found.append(piece if complete else "")
             if complete:
                 start = place + 1
@@ -52,7 +60,10 @@ class Pieces:
 
 
 def find_tokenizer(run: Path, model_path: str) -> Pieces | None:
-    """The run's tokenizer: kept in its directory, with its models, or where the model was; None if there is none."""
+    """The run's tokenizer: kept in its directory, with its models, or where its model is; None if there is none.
+
+    All of it in the directory: neither a link nor the config of a run that was passed on has anything else read.
+    """
     from tokenizers import Tokenizer
 
     places = [run / "tokenizer.json", run / "base" / "tokenizer.json"]
@@ -60,9 +71,10 @@ def find_tokenizer(run: Path, model_path: str) -> Pieces | None:
     if model_path and not model_path.startswith("init:"):
         places.append(local_path(model_path) / "tokenizer.json")
     for place in places:
-        if place.is_file():
+        if not leads_out(run, place) and place.is_file():
             try:
-                return Pieces(Tokenizer.from_file(str(place)))
+                with panics_as_errors():
+                    return Pieces(Tokenizer.from_file(str(place)))
             except Exception:  # noqa: BLE001 - tokenizers raises a bare Exception for a file that it cannot read
                 continue
     return None

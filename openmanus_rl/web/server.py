@@ -6,6 +6,7 @@ uvicorn with h11 is fast enough (`python -m benchmarks remote`); where `uvloop` 
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from types import FrameType
 
 
@@ -39,6 +41,18 @@ def address(listening: socket.socket) -> str:
     """Where a socket listens, as a URL."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def drop_connection(send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    """Hang up on whoever an application's `send` sends to, without waiting for what is unread.
+
+    ASGI has no word for it, and uvicorn's own close waits until everything is read; `send` is a method of what has the
+    connection. Of another server's `send` nothing is dropped.
+    """
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    if transport is not None:
+        transport.abort()
+        await asyncio.sleep(0)  # the loop's next round tells uvicorn, which would complain about half an answer
 
 
 class Server(uvicorn.Server):

@@ -14,7 +14,9 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from openmanus_rl.config.models import local_path, model_shape
+from openmanus_rl.config.models import is_hub_name, local_path, model_shape
+from openmanus_rl.data.failures import panics_as_errors
+from openmanus_rl.workers.hub import snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +31,7 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
 
     with _loading(path, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(**_source(path, trust_remote_code))
+        tokenizer.decode(tokenizer.encode("a"))  # some files can be read and not used
     if getattr(tokenizer, "chat_template", None) is None:
         raise ValueError(f"{path}: its tokenizer has no chat template; an instruction-tuned model has one")
     return tokenizer
@@ -51,8 +54,7 @@ def load_model(
 
     if dtype != "float32" and device == "cpu":
         make_half_safe(dtype)
-    _refuse_adapters(path)
-    _refuse_giants(path)
+    _check_files(path, trust_remote_code)
     source = _source(path, trust_remote_code)
     source |= _unpacked() if "gguf_file" in source else {"use_safetensors": True}
     model: Any
@@ -74,8 +76,8 @@ def vocabulary_and_ends(path: str, tokenizer: Any, trust_remote_code: bool = Fal
     """How many tokens a model knows, and those with which it may end a text, by its own files."""
     from transformers import GenerationConfig
 
-    source = _source(path, trust_remote_code)
     config = load_config(path, trust_remote_code)
+    source = _source(path, trust_remote_code)
     found = [tokenizer.eos_token_id, getattr(config, "eos_token_id", None)]
     if "gguf_file" not in source:
         with _loading(path, "generation config"), suppress(OSError):  # many models have none
@@ -146,23 +148,34 @@ def make_half_safe(dtype: str) -> None:
 def _loading(path: str, part: str) -> Iterator[None]:
     """What libraries raise for files that are not what they should be is of every kind: for the user it is one."""
     try:
-        yield
+        with panics_as_errors():
+            yield
     except Exception as error:
         raise ValueError(f"{path}: its {part} cannot be loaded: {_first_line(error)}") from error
 
 
-def _refuse_adapters(path: str) -> None:
+def _check_files(path: str, trust_remote_code: bool) -> None:
+    """Refuse what must not be loaded, and have the rest here; of a name on the hub, weights come last."""
+    with _loading(path, "config"):
+        place = _place(path, trust_remote_code)
+    _refuse_adapters(path, place)
+    with _loading(path, "weights"):
+        place = _place(path, trust_remote_code, weights=True)
+    _refuse_giants(path, place)
+
+
+def _refuse_adapters(path: str, place: Path) -> None:
     """Where there are adapters, transformers would load whatever model they name, from wherever that is."""
-    if (local_path(path) / "adapter_config.json").is_file():
+    if (place / "adapter_config.json").is_file():
         raise ValueError(f"{path} holds adapters of a model, not a model: merge them into it first")
 
 
-def _refuse_giants(path: str) -> None:
+def _refuse_giants(path: str, place: Path) -> None:
     """Room for a model is made as its config says, before its weights are read: a config may ask for any amount."""
-    folder, shape = local_path(path), model_shape(path)
-    if shape is None or not folder.is_dir():
+    shape = model_shape(str(place))
+    if shape is None or not place.is_dir():
         return
-    held = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    held = sum(file.stat().st_size for file in place.glob("*.safetensors"))
     if shape.parameters > 2 * held:  # half a byte each is the least that there is
         raise ValueError(
             f"{path}: its config.json describes {shape.parameters:,} weights, but its files hold {held:,} bytes: "
@@ -170,23 +183,33 @@ def _refuse_giants(path: str) -> None:
         )
 
 
+def _place(path: str, trust_remote_code: bool, weights: bool = False) -> Path:
+    """Where a model is: its directory or `.gguf` file, or the snapshot of a name on the hub, fetched if need be."""
+    place = local_path(path)
+    if place.is_dir() or (place.suffix == ".gguf" and place.is_file()):
+        return place
+    if not is_hub_name(path):
+        raise ValueError("there is no such directory or .gguf file, and no such name on the Hugging Face hub")
+    return snapshot(path, weights, trust_remote_code)
+
+
 def _source(path: str, trust_remote_code: bool) -> dict[str, Any]:
-    file = local_path(path)
-    if file.suffix == ".gguf" and file.is_file():
+    """What a model's files are loaded from, in the words of transformers: always something on this machine."""
+    place = _place(path, trust_remote_code)
+    if place.suffix == ".gguf" and place.is_file():
         missing = [package for package in ("gguf", "accelerate") if find_spec(package) is None]
         if missing:
             needed = " and ".join(missing)
             raise ValueError(f"{path}: reading .gguf files needs {needed}: pip install 'openmanus-rl[gguf]'")
         # Such a file is a whole model: code beside it does not belong to it, and left open, transformers would ask.
-        found = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name, "local_files_only": True}
+        found = {"pretrained_model_name_or_path": str(place.parent), "gguf_file": place.name, "local_files_only": True}
         return {**found, "trust_remote_code": False}
-    if file.is_dir():
-        return {
-            "pretrained_model_name_or_path": str(file),
-            "local_files_only": True,
-            "trust_remote_code": trust_remote_code,
-        }
-    return {"pretrained_model_name_or_path": path, "trust_remote_code": trust_remote_code}
+    return {
+        "pretrained_model_name_or_path": str(place),
+        # Code from the hub may name more code in other repositories; where it is trusted, so is that.
+        "local_files_only": not trust_remote_code or place == local_path(path),
+        "trust_remote_code": trust_remote_code,
+    }
 
 
 def _first_line(error: Exception) -> str:

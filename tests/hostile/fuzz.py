@@ -49,6 +49,16 @@ def nested(depth: int) -> Any:
     return value
 
 
+class PanicException(BaseException):
+    """As pyo3's, which cannot be imported: its name is what it is known by."""
+
+
+def panicking(tokenizer: Any) -> Any:
+    """A `tokenizer.json` that Rust code panics on while it reads it."""
+    charsmap = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    return {**tokenizer, "normalizer": charsmap}
+
+
 # Values that a program which expects something else may fall over.
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 2**31, 2**53 + 1, 2**63, -(2**63) - 1, 2**64, 10**400, 1e308, -1e308, 5e-324, 0.5,

@@ -1,6 +1,7 @@
 """Conversations, trajectories and credit in files: read, or a ValueError with the file and the place."""
 
 import io
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,20 @@ def test_bombs(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"c\.json") as refused:
         list(read_conversations(tmp_path / "c.json"))
     assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize("more", [[], [{"prompt_kept": -(10**12)}], [{}]], ids=["sound", "negative", "empty"])
+def test_bombs_of_prompts_that_repeat(more: list[Any], tmp_path: Path) -> None:
+    """Half a megabyte that asks for 400 MB: refused before any of it is made."""
+    again = {**EPISODE["turns"][0], "prompt_kept": 100_000, "prompt_ids": []}
+    turns = [{**again, "prompt_kept": 0, "prompt_ids": [1] * 100_000}, *([again] * 1000), *more]
+    (tmp_path / "t.jsonl").write_bytes(as_json({**EPISODE, "turns": turns}))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"t\.jsonl:1: its turns repeat 100000000 ids of earlier prompts; 67,108,864"):
+        list(jsonl.read_trajectories(tmp_path / "t.jsonl"))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20e6
 
 
 def test_long_names_of_places_are_not_written_out_at_every_place() -> None:

@@ -241,6 +241,8 @@ def test_a_client_survives_any_answer(data: st.DataObject, attacker: tuple[Scrip
         shown = [env.reset(options={"task": "t"}), env.step("a")]
     except (RemoteEnvError, ValueError, OSError):
         return
+    _, reward, terminated, truncated, _ = shown[1]
+    assert [type(reward), type(terminated), type(truncated)] == [float, bool, bool]
     for observation, *_, info in shown:
         assert isinstance(observation, str)
         assert isinstance(info["won"], bool)

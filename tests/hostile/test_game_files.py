@@ -72,6 +72,15 @@ def test_anything_else_is_refused(expression: str) -> None:
         evaluate(expression, MUG)
 
 
+@pytest.mark.parametrize("task", ["x" * 5000, "train/" + "x/" * 3000, "\x00", "\ud800", "/etc", "..", ""], ids=range(7))
+def test_a_task_that_is_no_game_is_a_mistake(task: str, tmp_path: Path) -> None:
+    """Whatever a client asks for, its session stays whole: a ValueError is the client's mistake."""
+    env = make_env("alfworld", data_dir=str(hostile_dataset(tmp_path, "o.name")))
+    with pytest.raises(ValueError, match="no ALFWorld game") as refused:
+        env.reset(options={"task": task})
+    assert len(str(refused.value)) < 1000
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_the_reference_engine_runs_nothing_of_a_game(tmp_path: Path) -> None:
     mark = tmp_path / "mark"

@@ -16,7 +16,7 @@ from openmanus_rl.evaluation.players import local_player
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
 from openmanus_rl.workers.model import load_model, load_tokenizer, vocabulary_and_ends
 from tests.cli.conftest import Command, command, model_dir
-from tests.hostile.fuzz import as_json, damaged, fuzzed, mangled, may_refuse
+from tests.hostile.fuzz import as_json, damaged, fuzzed, mangled, may_refuse, panicking
 from tests.trainer.runs import small_config
 
 __all__ = ["command", "model_dir"]
@@ -110,6 +110,29 @@ def test_vllm_is_not_given_a_model_s_code() -> None:
     words = ["actor_rollout_ref.model.path=init:tiny", "env.env_name=grid", "actor_rollout_ref.rollout.name=vllm"]
     with pytest.raises(ConfigError, match=r"trust_remote_code: vLLM is not given a model's own code"):
         load_config(None, None, [*words, "actor_rollout_ref.model.trust_remote_code=true"])
+
+
+UNUSABLE = {
+    "type": "TemplateProcessing", "pair": [], "special_tokens": {},
+    "single": [{"SpecialToken": {"id": "X", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [(panicking, "Cannot parse precompiled_charsmap"), (lambda own: {**own, "post_processor": UNUSABLE}, "no entry")],
+    ids=["read", "used"],
+)
+def test_a_tokenizer_that_panics_is_told_as_other_broken_files_are(
+    copied: Path, spoil: Any, told: str, command: Command
+) -> None:
+    path = copied / "tokenizer.json"
+    path.write_bytes(as_json(spoil(json.loads(path.read_bytes()))))
+    with pytest.raises(ValueError, match=f"its tokenizer cannot be loaded: a native library gave up on it: .*{told}"):
+        load_tokenizer(str(copied))
+    served = command("serve", copied, "--port", 0)
+    assert (served.code, "its tokenizer cannot be loaded" in served.err) == (2, True)
+    assert "Traceback" not in served.err
 
 
 def test_a_pickle_is_not_read(copied: Path) -> None:

@@ -25,9 +25,9 @@ from openmanus_rl.viewer.references import find_references, read_references
 from openmanus_rl.viewer.report import render, write_report
 from openmanus_rl.viewer.run_files import NotThereError, RunFiles
 from openmanus_rl.viewer.server import open_runs
-from openmanus_rl.viewer.tokens import find_tokenizer
+from openmanus_rl.viewer.tokens import Pieces, find_tokenizer
 from tests.cli.conftest import Command, command
-from tests.hostile.fuzz import as_json, damaged, fuzzed, mangled, may_refuse
+from tests.hostile.fuzz import PanicException, as_json, damaged, fuzzed, mangled, may_refuse, panicking
 from tests.viewer.conftest import serving
 from tests.viewer.runs import make_run
 
@@ -71,6 +71,40 @@ def looks(folder: Path, page: bool = False) -> None:
     assert orjson.dumps(shown)
     if page:
         assert render([run]).startswith("<!doctype html>")
+
+
+def test_tokenizers_elsewhere_are_not_read(copied: Path, tmp_path: Path) -> None:
+    """Neither where a link leads, nor where the config says that the model is."""
+    kept = copied / "tokenizer.json"
+    assert find_tokenizer(copied, "") is not None
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    kept.rename(elsewhere / "tokenizer.json")
+    assert find_tokenizer(copied, str(elsewhere)) is None
+    kept.symlink_to(elsewhere / "tokenizer.json")
+    assert find_tokenizer(copied, "") is None
+    kept.unlink()
+    (copied / "base").symlink_to(elsewhere)
+    assert find_tokenizer(copied, "") is None
+
+
+def test_a_tokenizer_that_panics_is_none(copied: Path) -> None:
+    path = copied / "tokenizer.json"
+    assert find_tokenizer(copied, "") is not None
+    path.write_bytes(as_json(panicking(json.loads(path.read_bytes()))))
+    assert find_tokenizer(copied, "") is None
+    looks(copied, page=True)
+
+
+def test_a_tokenizer_that_panics_in_the_end_leaves_the_page(copied: Path) -> None:
+    class Panicking:
+        def decode(self, *_: Any, **__: Any) -> str:
+            raise PanicException("no entry found for key")
+
+    tokenizer: Any = Panicking()
+    run = RunFiles(copied)
+    detail = episode_detail(run, run.rows()[0]["id"], Pieces(tokenizer))
+    assert detail["turns"][0]["tokens"][-1] == "\ufffd"
 
 
 FILES = ["run.json", "references.json", "tokenizer.json"]

@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from openmanus_rl.rollout.engine import Engine
+from openmanus_rl.rollout.engine import Completion, Engine, Progress
 from openmanus_rl.rollout.engine_host import EngineHost
 from openmanus_rl.rollout.local_engine import LocalEngine
 from openmanus_rl.serving.app import ModelApp
@@ -23,6 +23,7 @@ from tests.conftest import REPOSITORY
 from tests.rollout.models import make_model, tokenizer
 
 NAME = "tiny"
+HELLO: Any = [{"role": "user", "content": "Find the key"}]
 
 
 class Served:
@@ -74,6 +75,38 @@ def served(**options: Any) -> Iterator[Served]:
         yield made
     finally:
         made.close()
+
+
+class Gated(LocalEngine):
+    """A step waits until it is let through, so that a test decides how far an answer has come."""
+
+    def __init__(self) -> None:
+        super().__init__(make_model(), tokenizer(), n_threads=1)
+        self.gate = threading.Semaphore(0)
+
+    def advance(self) -> tuple[list[Progress], list[Completion]]:
+        self.gate.acquire()
+        return super().advance()
+
+    def open(self) -> None:
+        self.gate.release(100_000)
+
+
+@contextmanager
+def gated(**options: Any) -> Iterator[tuple[Gated, Served]]:
+    """A server whose engine waits; it is let go in the end, whatever happens."""
+    engine = Gated()
+    with served(engine=engine, **options) as server:
+        try:
+            yield engine, server
+        finally:
+            engine.open()
+
+
+def wait_for(server: Served, running: int) -> None:
+    """Until so many answers are being written; the suite's time limit ends it if they never are."""
+    while server.app.running != running:
+        pass
 
 
 def ask(port: int, path: str, body: Any = None, method: str | None = None, **headers: str) -> tuple[int, Any]:

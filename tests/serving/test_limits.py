@@ -2,10 +2,7 @@
 
 import http.client
 import json
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import openai
@@ -18,35 +15,7 @@ from openmanus_rl.serving import engines
 from openmanus_rl.serving.model import Limits, ServedModel
 from openmanus_rl.serving.requests import ApiError, read_request
 from tests.rollout.models import CHATML, make_model, tokenizer
-from tests.serving.servers import NAME, Served, ask, served
-
-HELLO: Any = [{"role": "user", "content": "Find the key"}]
-
-
-class Gated(LocalEngine):
-    """A step waits until it is let through, so that a test decides how far an answer has come."""
-
-    def __init__(self) -> None:
-        super().__init__(make_model(), tokenizer(), n_threads=1)
-        self.gate = threading.Semaphore(0)
-
-    def advance(self) -> tuple[list[Progress], list[Completion]]:
-        self.gate.acquire()
-        return super().advance()
-
-    def open(self) -> None:
-        self.gate.release(100_000)
-
-
-@contextmanager
-def gated(**options: Any) -> Iterator[tuple[Gated, Served]]:
-    """A server whose engine waits; it is let go in the end, whatever happens."""
-    engine = Gated()
-    with served(engine=engine, **options) as server:
-        try:
-            yield engine, server
-        finally:
-            engine.open()
+from tests.serving.servers import HELLO, NAME, Served, ask, gated, served, wait_for
 
 
 class Broken(LocalEngine):
@@ -59,12 +28,6 @@ class Broken(LocalEngine):
         if self.stats.steps >= 3:
             raise MemoryError("no memory left")
         return super().advance()
-
-
-def wait_for(server: Served, running: int) -> None:
-    """Until so many answers are being written; the suite's time limit ends it if they never are."""
-    while server.app.running != running:
-        pass
 
 
 @pytest.mark.parametrize(

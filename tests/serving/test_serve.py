@@ -73,6 +73,28 @@ def test_the_key_comes_from_the_environment(served_dir: Path) -> None:
         server.process.kill()
 
 
+def test_no_auth_opens_an_address_of_this_machine_to_no_web_page(served_dir: Path) -> None:
+    server = Process(served_dir, "--port", 0, "--no-auth")
+    try:
+        assert ask(server.port, "/v1/models")[0] == 200
+        for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
+            assert ask(server.port, "/v1/models", **headers)[0] == 403
+        server.process.terminate()
+        assert server.wait()[0] == 0
+    finally:
+        server.process.kill()
+
+
+def test_no_auth_on_other_addresses_lets_everybody_in(served_dir: Path) -> None:
+    server = Process(served_dir, "--port", 0, "--no-auth", "--host", "0.0.0.0")
+    try:
+        assert ask(server.port, "/v1/models", Host="gpu-box.lan")[0] == 200
+        server.process.terminate()
+        assert server.wait()[0] == 0
+    finally:
+        server.process.kill()
+
+
 def test_a_run_is_served_under_its_name(tmp_path: Path) -> None:
     from openmanus_rl.trainer import run
     from tests.trainer.runs import small_config

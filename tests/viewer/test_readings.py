@@ -164,10 +164,28 @@ def test_pieces_joined_are_the_text() -> None:
     assert pieces.pieces(emoji[:2]) == ["", "\ufffd"], "a character that was cut off is shown as such"
 
 
+class Counted:
+    """No token completes a character, and every id that is decoded is counted."""
+
+    decoded = 0
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        assert not skip_special_tokens
+        self.decoded += len(ids)
+        return "\ufffd" * len(ids)
+
+
+def test_tokens_that_never_make_a_character_take_as_long_as_they_are_many() -> None:
+    counted: Any = Counted()
+    found = Pieces(counted).pieces([1] * 10_000)
+    assert (len(found), "".join(found)) == (10_000, "\ufffd" * 10_000)
+    assert counted.decoded < 70 * 10_000
+
+
 def test_a_tokenizer_is_found_or_not(run: Path, tmp_path: Path) -> None:
     assert find_tokenizer(run, "init:nano") is not None
     assert find_tokenizer(tmp_path, "init:nano") is None
-    assert find_tokenizer(tmp_path, str(run)) is not None
+    assert find_tokenizer(run.parent, str(run)) is not None
     (tmp_path / "tokenizer.json").write_text("{}")
     assert find_tokenizer(tmp_path, "") is None
 

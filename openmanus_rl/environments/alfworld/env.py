@@ -206,8 +206,12 @@ def find_dataset(source: str, data_dir: str | None) -> Path | None:
 def dataset_file(root: Path, task: str) -> Path:
     """The game file of a task id; an id that leads out of the dataset is refused."""
     file = root / task / "game.tw-pddl"
-    if ".." in Path(task).parts or Path(task).is_absolute() or not file.is_file():
-        raise ValueError(f"no ALFWorld game {task!r} in {root}")
+    try:
+        found = ".." not in Path(task).parts and not Path(task).is_absolute() and file.is_file()
+    except OSError:  # no file can have such a name
+        found = False
+    if not found:
+        raise ValueError(f"no ALFWorld game {task[:200]!r} in {root}")
     return file
 
 

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from openmanus_rl import __version__
+from openmanus_rl.environments.answers import check_answer
 from openmanus_rl.environments.base import SPLITS
 from openmanus_rl.environments.remote import PROTOCOL
 from openmanus_rl.web.requests import (
@@ -127,7 +128,7 @@ class EnvApp:
             session.observation = None
             chosen = task if task is not None or number is None else task_at(session.env, number)
             given = dict(options or {}) if chosen is None else {**(options or {}), "task": chosen}
-            observation, info = session.env.reset(seed=seed, options=given or None)
+            observation, info = _checked(session.env.reset(seed=seed, options=given or None), 2)
             answer = _encode({"id": session_id, **_fields(observation, 0.0, False, False, info)})
             session.observation = observation
             return answer
@@ -144,9 +145,9 @@ class EnvApp:
         def act(session: Session) -> bytes:
             if session.observation is None:
                 raise RequestRefusedError(409, f"session {session_id} has no episode: /reset it before /step")
-            observation, reward, terminated, truncated, info = session.env.step(action)
-            answer = _encode(_fields(observation, float(reward), terminated, truncated, info))
-            session.observation = observation
+            shown = _checked(session.env.step(action), 5)
+            answer = _encode(_fields(*shown))
+            session.observation = shown[0]
             return answer
 
         return await self.sessions.step(session_id, act)
@@ -183,7 +184,7 @@ class EnvApp:
 
     async def health(self, _: dict[str, str]) -> bytes:
         """How many sessions are open, and what is allowed."""
-        await self.sessions.close_idle()
+        self.sessions.close_idle()
         limits = self.sessions.limits
         return orjson.dumps(
             {
@@ -223,16 +224,22 @@ def task_at(env: TextEnv, number: int) -> str:
     raise RequestRefusedError(422, f"data_idx {number} is too large: there are {number - left} tasks, numbered from 0")
 
 
+def _checked(answer: Any, length: int) -> Any:
+    """The environment's answer; TypeError if it is none. Of a reset, a ValueError would be the client's mistake."""
+    try:
+        check_answer(answer, length)
+    except ValueError as error:
+        raise TypeError(str(error)) from None
+    return answer
+
+
 def _fields(observation: str, reward: float, terminated: bool, truncated: bool, info: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(observation, str):
-        raise TypeError(f"an observation must be text, got {type(observation).__name__}")
-    done = bool(terminated or truncated)
     return {
         "observation": observation,
-        "reward": reward,
-        "done": done,
-        "terminated": terminated,
-        "truncated": truncated,
+        "reward": float(reward),
+        "done": bool(terminated or truncated),
+        "terminated": bool(terminated),
+        "truncated": bool(truncated),
         "info": info,
     }
 

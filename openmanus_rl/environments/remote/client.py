@@ -156,7 +156,7 @@ class RemoteEnv(TextEnv):
         body: dict[str, Json] = {session.dialect.session: session.number, "action": action}
         try:
             told = self._until_sent(lambda: session.caller.post("/step", body))
-            shown = read_answer(told, session.dialect, f"{session.caller.address}/step")
+            shown = read_answer(told, session.dialect, f"{session.caller.address}/step", self._is_ours)
         except ServerUnreachableError:
             raise  # nothing has happened to the episode, if the server is still there
         except AnswerLostError as error:
@@ -218,7 +218,7 @@ class RemoteEnv(TextEnv):
         else:
             body = {**reset_body(session.dialect, session.number, number, self._task_key), **self._reset_fields}
         where = f"{session.caller.address}/reset"
-        return read_answer(session.caller.post("/reset", body), session.dialect, where)
+        return read_answer(session.caller.post("/reset", body), session.dialect, where, self._is_ours)
 
     def _open(self, caller: Caller) -> _Session:
         """A new session on a server, which must be what the others are."""

@@ -67,8 +67,12 @@ def reset_body(dialect: Dialect, session: int, number: int, task_key: str | None
     return {**extra, **dict.fromkeys(names, number), dialect.session: session}
 
 
-def read_answer(answer: Json, dialect: Dialect, where: str) -> Answer:
-    """`/reset` or `/step`'s answer; a bare text or [text, null], as some answer to `/reset`, will do."""
+def read_answer(answer: Json, dialect: Dialect, where: str, ours: bool = False) -> Answer:
+    """`/reset` or `/step`'s answer; a bare text or [text, null], as some answer to `/reset`, will do.
+
+    Nothing is taken for what it is not: `"no"` is no truth value, and true is no reward. A server that is not `ours`
+    may say 0 and 1 for false and true.
+    """
     if isinstance(answer, list) and answer:
         answer = answer[0]
     if isinstance(answer, str):
@@ -79,20 +83,32 @@ def read_answer(answer: Json, dialect: Dialect, where: str) -> Answer:
     if not isinstance(observation, str):
         raise RemoteEnvError(f"{where}: the {dialect.observation} is {_shown(observation)}, not text")
     reward = answer.get("reward", 0.0)
-    if reward is None or not isinstance(reward, int | float) or not math.isfinite(reward):
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
         raise RemoteEnvError(f"{where}: the reward is {_shown(reward)}, not a finite number")
-    truncated = bool(answer.get("truncated", False))
-    terminated = bool(answer.get("terminated", answer.get("done", False) and not truncated))
+    ended, truncated, done = (_flag(answer, name, where, ours) for name in ("terminated", "truncated", "done"))
+    terminated = bool(done and not truncated) if ended is None else ended
     info, actions, task_type = answer.get("info"), answer.get("available_actions"), answer.get("task_type")
     return Answer(
         observation,
         float(reward),
         terminated,
-        truncated,
+        bool(truncated),
         info if isinstance(info, dict) else None,
         tuple(map(str, actions)) if isinstance(actions, list) else None,
         task_type if isinstance(task_type, str) else None,
     )
+
+
+def _flag(answer: dict[str, Json], name: str, where: str, ours: bool) -> bool | None:
+    """A truth value; None where the answer has none of this name."""
+    if name not in answer:
+        return None
+    value = answer[name]
+    if isinstance(value, bool):
+        return value
+    if not ours and type(value) is int and value in (0, 1):
+        return value == 1
+    raise RemoteEnvError(f"{where}: {name} is {_shown(value)}, not true or false")
 
 
 def own_info(answer: Answer) -> dict[str, Any]:

@@ -77,4 +77,4 @@ class _Server(Server):
     async def _close_idle(self) -> None:
         while True:
             await asyncio.sleep(min(_IDLE_CHECK_SECONDS, self._sessions.limits.idle_seconds / 4))
-            await self._sessions.close_idle()
+            self._sessions.close_idle()

@@ -16,6 +16,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -75,6 +76,8 @@ class Session:
     """The latest; None until a reset has succeeded."""
     broken: str = ""
     closed: bool = False
+    """For those who wait for it: it is gone."""
+    env_closed: bool = False
 
     def enter(self, call: Callable[[Session], T]) -> T:
         """Run `call` with the environment to itself."""
@@ -112,6 +115,10 @@ class Sessions:
         self._make = make
         self._clock = clock
         self._open: dict[int, Session] = {}
+        # Out of reach, but not closed yet; of these, idle ones are closed one by one, by a task of their own.
+        self._leaving: dict[int, Session] = {}
+        self._idle: deque[Session] = deque()
+        self._closing_idle: asyncio.Task[None] | None = None
         self._creating = asyncio.Lock()
         self.pace = Pace()
         self._places = asyncio.Semaphore(limits.threads)
@@ -132,7 +139,7 @@ class Sessions:
     async def create(self) -> int:
         """The id of a new session; one environment is made at a time, so that what they share is loaded once."""
         async with self._creating:
-            await self.close_idle()
+            self.close_idle()
             if len(self._open) >= self.limits.max_sessions:
                 raise RequestRefusedError(
                     429, f"all {self.limits.max_sessions} sessions are taken; close some or raise --max-sessions"
@@ -222,19 +229,27 @@ class Sessions:
     async def close(self, session_id: int) -> None:
         """Close a session, once it is not in use."""
         session = self.find(session_id)
-        del self._open[session_id]
+        self._leaving[session_id] = self._open.pop(session_id)
         await self._shut(session)
 
-    async def close_idle(self) -> None:
-        """Close what nobody has used for too long."""
+    def close_idle(self) -> None:
+        """Take what nobody has used for too long out of reach, at once; it is closed in the background.
+
+        A close may hang: whoever creates a session must not wait for it, nor find a place taken by it.
+        """
         for session in [session for session in self._open.values() if self._is_idle(session)]:
-            # Another call of this may have been quicker while this one waited.
-            if self._open.pop(session.id, None) is not None:
-                await self._shut(session)
+            self._leaving[session.id] = self._open.pop(session.id)
+            self._idle.append(session)
+        if self._idle and (self._closing_idle is None or self._closing_idle.done()):
+            self._closing_idle = asyncio.create_task(self._shut_idle())
+
+    async def _shut_idle(self) -> None:
+        while self._idle:
+            await self._shut(self._idle.popleft(), beside=True)
 
     def close_all(self, seconds: float) -> int:
         """Close everything when the event loop has ended; how many environments did not return within `seconds`."""
-        left = [*self._open.values(), *([] if self.catalogue.broken else [self.catalogue])]
+        left = [*self._open.values(), *self._leaving.values(), *([] if self.catalogue.broken else [self.catalogue])]
         one = self.limits.threads == 1  # then it must be the one in which they were made
         closer = self._pool if one else ThreadPoolExecutor(self.limits.threads, thread_name_prefix="closing")
         closing = [closer.submit(session.enter, _close_env) for session in left]
@@ -244,21 +259,25 @@ class Sessions:
             pool.shutdown(wait=not stuck, cancel_futures=True)
         return stuck
 
-    async def _shut(self, session: Session) -> None:
+    async def _shut(self, session: Session, beside: bool = False) -> None:
         async with session.waiting:
-            if session.closed:  # it was given up meanwhile
-                return
-            session.closed = True
-            with contextlib.suppress(_HangsError):  # it is gone either way
-                await self._in_pool(session.enter, _close_env)
+            if not session.closed:  # else it was given up meanwhile
+                session.closed = True
+                try:
+                    await self._in_pool(session.enter, _close_env, beside=beside)
+                except _HangsError:
+                    pass  # it is gone either way, and counted as lost
+                except _RaisedInsideError as raised:
+                    log.error("session %d did not close cleanly", session.id, exc_info=raised.error)
+        del self._leaving[session.id]  # not if this is cancelled: then `close_all` sees to it
 
     def _is_idle(self, session: Session) -> bool:
         return not session.waiting.locked() and self._clock() - session.used > self.limits.idle_seconds
 
-    async def _in_pool(self, function: Callable[..., T], *arguments: object) -> T:
-        """What `function` answers, in a thread; _HangsError if it does not in time."""
+    async def _in_pool(self, function: Callable[..., T], *arguments: object, beside: bool = False) -> T:
+        """What `function` answers, in a thread; _HangsError if it does not in time. `beside`: it takes no place."""
         seconds = None if self.limits.threads == 1 else self.limits.call_seconds
-        async with self._places:
+        async with contextlib.nullcontext() if beside else self._places:
             answer = asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
             try:
                 if (await asyncio.wait([answer], timeout=seconds))[0]:
@@ -282,6 +301,9 @@ def _contained(call: Callable[..., T], *arguments: object) -> T:
 
 
 def _close_env(session: Session) -> None:
+    if session.env_closed:
+        return
+    session.env_closed = True
     try:
         session.env.close()
     except Exception:  # the session is gone either way; the server's log says what happened

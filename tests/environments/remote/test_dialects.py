@@ -142,6 +142,14 @@ def test_a_foreign_server_that_forgot_the_session_gets_a_new_one_at_reset_only(d
         ({"observation": 3, "reward": 0, "done": False}, "the observation is 3, not text"),
         ({"observation": "x", "reward": None, "done": False}, "the reward is None, not a finite number"),
         ({"observation": "x", "reward": "1", "done": False}, "the reward is '1', not a finite number"),
+        ({"observation": "x", "reward": True, "done": False}, "the reward is True, not a finite number"),
+        ({"observation": "x", "reward": 0, "done": "false"}, "done is 'false', not true or false"),
+        ({"observation": "x", "reward": 0, "done": None}, "done is None, not true or false"),
+        ({"observation": "x", "reward": 0, "done": [0]}, r"done is \[0\], not true or false"),
+        ({"observation": "x", "reward": 0, "done": 2}, "done is 2, not true or false"),
+        ({"observation": "x", "reward": 0, "done": 1.0}, "done is 1.0, not true or false"),
+        ({"observation": "x", "reward": 0, "done": False, "truncated": "no"}, "truncated is 'no', not true or false"),
+        ({"observation": "x", "reward": 0, "terminated": "no"}, "terminated is 'no', not true or false"),
         (None, "not an observation"),
         ((500, {"detail": "Internal Server Error"}), "answered 500: Internal Server Error"),
         ((302, "elsewhere"), "answered 302: elsewhere"),
@@ -155,6 +163,16 @@ def test_answers_that_make_no_sense(told: Any, message: str) -> None:
         env.reset(options={"task": "train/3"})
         with pytest.raises(RemoteEnvError, match=message):
             env.step("up")
+
+
+def test_a_foreign_server_may_say_0_and_1() -> None:
+    script = agentgym("id")
+    for done in (0, 1):
+        told = {"observation": "x", "reward": 0, "done": done}
+        with scripted(lambda path, request, told=told: told if path == "/step" else script(path, request)) as server:
+            env = make_env(f"remote:{server.url}", **OPTIONS)
+            env.reset(options={"task": "train/3"})
+            assert env.step("up")[2:4] == (done == 1, False)
 
 
 @pytest.mark.parametrize("told", ["a page", True, {"session": 1}, {"id": "7"}, {"error": "full"}])

@@ -268,3 +268,29 @@ def test_a_number_of_tasks_that_is_none(total: Any) -> None:
         env = make_env(f"remote:{server.url}", **FAST)
         with pytest.raises(RemoteEnvError, match="the server's list of train tasks is not one"):
             len(env.tasks("train"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"reward": True}, "the reward is True, not a finite number"),
+        ({"terminated": "no"}, "terminated is 'no', not true or false"),
+        ({"terminated": 0}, "terminated is 0, not true or false"),
+        ({"truncated": None}, "truncated is None, not true or false"),
+        ({"done": 1}, "done is 1, not true or false"),
+    ],
+    ids=str,
+)
+def test_wrong_types_are_not_taken_for_others(wrong: dict[str, Any], message: str) -> None:
+    """The episode fails, as it does if an environment in this process answers so; the next one is played."""
+    with scripted(ours(step=[{**SHOWN, **wrong}], reset=[SHOWN, {**SHOWN, **wrong}])) as server:
+        env = make_env(f"remote:{server.url}", **FAST)
+        env.reset(options={"task": "t"})
+        with pytest.raises(RemoteEnvError, match=f"/step: {message}"):
+            env.step("a")
+        with pytest.raises(RemoteEnvError, match="reset starts another"):
+            env.step("a")
+        with pytest.raises(RemoteEnvError, match=f"/reset: {message}"):
+            env.reset(options={"task": "t"})
+        env.reset(options={"task": "t"})
+        assert env.step("a")[:4] == ("o", 0.0, False, False)

@@ -242,7 +242,7 @@ def test_a_reward_that_is_not_a_number_does_not_reach_training() -> None:
     with serving(f"{SAMPLES}:Crashing") as served:
         env = make_env(f"remote:{served.url}", retries=0)
         env.reset(options={"task": "train/0"})
-        with pytest.raises(OSError, match="the reward is None, not a finite number"):
+        with pytest.raises(ServerRefusedError, match=r"answered 500: .*the reward must be a finite number, got nan"):
             env.step("nan")
 
 

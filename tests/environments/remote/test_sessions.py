@@ -3,9 +3,10 @@
 import asyncio
 import json
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given
@@ -108,17 +109,20 @@ def test_idle_sessions_are_closed_and_busy_ones_are_not() -> None:
             sessions.find(old)
         assert len(sessions) == 2
         fresh = await sessions.create()  # there is room again
-        assert (isinstance(forgotten, Closable) and forgotten.closed, len(sessions)) == (True, 2)
+        assert len(sessions) == 2
         assert fresh not in (old, used)
+        assert isinstance(forgotten, Closable)
+        while not forgotten.closed:
+            await asyncio.sleep(0)
 
         async def stays(session: Session) -> None:
             async with session.waiting:
                 clock.now = 1000.0
-                await sessions.close_idle()
+                sessions.close_idle()
 
         await stays(sessions.find(used))
         assert sessions._open.keys() == {used}
-        await sessions.close_idle()
+        sessions.close_idle()
         assert len(sessions) == 0
 
     play(test(), sessions)
@@ -222,6 +226,70 @@ def test_environments_that_hang_while_they_are_made_or_closed(
         await sessions.create()
 
     end(test(), sessions, lost=3)
+
+
+def test_nobody_waits_for_idle_sessions_whose_close_hangs(
+    hanging: type[Hanging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    sessions = Sessions(hanging, Limits(threads=2, call_seconds=3600, idle_seconds=10, max_sessions=3), clock)
+
+    async def test() -> None:
+        old = [sessions.find(await sessions.create()) for _ in range(3)]
+        monkeypatch.setattr(hanging, "place", "close")
+        clock.now = 100.0
+        async with asyncio.timeout(60):  # of an hour each
+            for _ in range(3):
+                key = await sessions.create()
+                assert await sessions.step(key, lambda session: session.id) == key
+        assert len(sessions) == 3
+        assert not any(isinstance(session.env, Closable) and session.env.closed for session in old)
+        monkeypatch.setattr(hanging, "place", "")
+        hanging.let_go.set()
+        while not all(isinstance(session.env, Closable) and session.env.closed for session in old):
+            await asyncio.sleep(0)
+
+    end(test(), sessions, lost=0)
+
+
+def test_the_end_does_not_wait_for_ever_for_sessions_that_are_being_closed(
+    hanging: type[Hanging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    sessions = Sessions(hanging, Limits(threads=2, call_seconds=3600, idle_seconds=10), clock)
+    entered = threading.Event()
+
+    async def test() -> None:
+        for _ in range(2):
+            await sessions.create()
+        monkeypatch.setattr(hanging, "wait", lambda self, _: (entered.set(), self.let_go.wait(60)))
+        clock.now = 100.0
+        sessions.close_idle()
+        await asyncio.to_thread(entered.wait, 60)
+
+    asyncio.run(test())
+    assert sessions.close_all(0.1) == 3  # both, and the one that lists tasks
+
+
+def test_idle_sessions_that_wait_for_their_close_are_closed_once_at_the_end() -> None:
+    clock = Clock()
+    closed: list[int] = []
+
+    class Once(GridEnv):
+        def close(self) -> None:
+            closed.append(id(self))
+            raise SystemExit(3)
+
+    sessions = Sessions(Once, Limits(idle_seconds=10), clock)
+
+    async def test() -> None:
+        keys = [await sessions.create() for _ in range(4)]
+        await sessions.close(keys[0])
+        clock.now = 100.0
+        sessions.close_idle()  # the loop ends before they are closed
+
+    play(test(), sessions)
+    assert (len(closed), len(set(closed))) == (5, 5)
 
 
 def test_a_list_of_tasks_that_hangs_is_asked_for_once(hanging: type[Hanging]) -> None:
@@ -349,6 +417,75 @@ def test_no_request_is_our_mistake(path: str, body: bytes, real: bool) -> None:
         status, told = answers[0]["status"], orjson.loads(answers[1]["body"])
         assert status in (200, 400, 404, 409, 422)
         assert ("error" in told) is (status != 200)
+
+    play(test(), sessions)
+
+
+def _with_info(answer: Any, **changes: Any) -> Any:
+    return (*answer[:-1], {**answer[-1], **changes})
+
+
+WRONG_TYPES: dict[str, Callable[[Any], Any]] = {
+    "the reward must be a finite number, got '1'": lambda a: (a[0], "1", *a[2:]),
+    "the reward must be a finite number, got True": lambda a: (a[0], True, *a[2:]),
+    "the reward must be a finite number, got 1e\\+39": lambda a: (a[0], 1e39, *a[2:]),
+    "terminated is true or false, got 'no'": lambda a: (*a[:2], "no", *a[3:]),
+    "terminated is true or false, got 0": lambda a: (*a[:2], 0, *a[3:]),
+    "truncated is true or false, got None": lambda a: (*a[:3], None, a[4]),
+    "5 values are expected, got list": list,
+    "info is a dict, got list": lambda a: (*a[:4], [a[4]]),
+    "info has no anchor": lambda a: (*a[:4], {key: value for key, value in a[4].items() if key != "anchor"}),
+    r"info\['won'\] is true or false, got 1": lambda a: _with_info(a, won=1),
+    r"info\['score'\] must be a finite number, got nan": lambda a: _with_info(a, score=float("nan")),
+    r"info\['admissible_actions'\] is a list or None, got str": lambda a: _with_info(a, admissible_actions="red"),
+    r"info\['admissible_actions'\]\[0\] must be text, got int": lambda a: _with_info(a, admissible_actions=[1]),
+}
+
+
+@pytest.mark.parametrize("message", WRONG_TYPES)
+def test_wrong_types_are_told_and_not_sent(message: str) -> None:
+    """Whoever plays over HTTP must not learn from what an environment in the own process would not get away with."""
+
+    class Wrong(GridEnv):
+        def step(self, action: str) -> Any:
+            return WRONG_TYPES[message](super().step(action))
+
+        def reset(self, **given: Any) -> Any:
+            start = super().reset(**given)
+            return _with_info(start, won="no") if (given["options"] or {}).get("task") == "train/1" else start
+
+    sessions = Sessions(Wrong, Limits())
+    app = EnvApp("grid", sessions)
+
+    async def test() -> None:
+        key, other = [orjson.loads(await app.create({}))["id"] for _ in range(2)]
+        await app.reset({"id": key, "task": "train/0"})
+        with pytest.raises(RequestRefusedError, match=f"the environment failed: TypeError: {message}") as refused:
+            await app.step({"id": key, "action": "north"})
+        assert refused.value.status == 500
+        with pytest.raises(RequestRefusedError, match="is broken"):
+            await app.step({"id": key, "action": "north"})
+        with pytest.raises(RequestRefusedError, match=r"failed: TypeError: info\['won'\] is true or false") as refused:
+            await app.reset({"id": other, "task": "train/1"})
+        assert refused.value.status == 500  # not 422, which would blame the client
+
+    play(test(), sessions)
+
+
+def test_numbers_and_flags_of_numpy_are_what_they_are() -> None:
+    class Numbers(GridEnv):
+        def step(self, action: str) -> Any:
+            observation, _, terminated, truncated, info = super().step(action)
+            return observation, np.float32(0.5), np.bool_(terminated), np.bool_(truncated), info
+
+    sessions = Sessions(Numbers, Limits())
+    app = EnvApp("grid", sessions)
+
+    async def test() -> None:
+        key = orjson.loads(await app.create({}))["id"]
+        await app.reset({"id": key, "task": "train/0"})
+        told = orjson.loads(await app.step({"id": key, "action": "north"}))
+        assert (told["reward"], told["terminated"], told["truncated"], told["done"]) == (0.5, False, False, False)
 
     play(test(), sessions)
 

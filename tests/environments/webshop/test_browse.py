@@ -8,6 +8,10 @@ from fastapi.testclient import TestClient
 
 from openmanus_rl.environments.webshop import browse
 from openmanus_rl.environments.webshop.env import WebshopEnv
+from openmanus_rl.web.server import listen
+from tests.cli.conftest import Command, command
+
+__all__ = ["command"]
 
 
 @pytest.fixture
@@ -69,3 +73,12 @@ def test_what_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) ->
     client.get("/")
     client.get("/")
     assert client.get(str(page.url)).status_code == 404
+
+
+def test_an_address_that_others_can_reach_is_told(command: Command) -> None:
+    """On ports that are taken, so that nothing is served."""
+    for host, warned in (("0.0.0.0", True), ("127.0.0.1", False)):
+        with listen(host, 0) as taken:
+            found = command("env", "browse", "webshop", "--host", host, "--port", taken.getsockname()[1])
+        assert (found.code, "cannot listen on" in found.err) == (2, True)
+        assert (f"warning: {host} can be reached from other machines" in found.err) is warned
