@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections import deque
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from openmanus_rl.rollout.engine import EngineDiedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
+    from openmanus_rl.agent.clocks import AwakeClock
     from openmanus_rl.rollout.engine import Completion, Engine, Request
 
 T = TypeVar("T")
@@ -61,8 +61,8 @@ class Collector:
 
     def __init__(self, engine: Engine, threads: int = 64) -> None:
         self.engine = engine
-        self.calls = EnvThreads(threads)
         self.watchdog = Watchdog()
+        self.calls = EnvThreads(threads, self.watchdog.clock)
 
     def run(self, rollouts: Sequence[Rollout[T]], finished: Callable[[int, T], None] | None = None) -> list[T]:
         """The results, in the order of the rollouts; `finished` is told of each as it ends."""
@@ -117,7 +117,7 @@ class Collector:
 
     def _call_here(self, wait: CallEnv) -> tuple[Any, Exception | None]:
         try:
-            return _call(lambda: self.watchdog.call(wait.call, time.monotonic() + wait.seconds))
+            return _call(lambda: self.watchdog.call(wait.call, wait.seconds))
         except OverdueError:
             return None, EnvTimeoutError(f"{wait.what} did not return in time")
 
@@ -146,8 +146,8 @@ def _call(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
 class EnvThreads:
     """Calls in daemon threads, at most so many at once. One that hangs is left behind and replaced."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self, limit: int, clock: AwakeClock) -> None:
+        self.limit, self.clock = limit, clock
         self.done: queue.SimpleQueue[tuple[int, Any, Exception | None]] = queue.SimpleQueue()
         self.running: dict[int, tuple[int, CallEnv, float]] = {}
         self.queued: deque[tuple[int, CallEnv]] = deque()
@@ -159,7 +159,7 @@ class EnvThreads:
             self.queued.append((number, wait))
             return
         self.tickets += 1
-        self.running[self.tickets] = (number, wait, time.monotonic() + wait.seconds)
+        self.running[self.tickets] = (number, wait, self.clock.now() + wait.seconds)
         threading.Thread(target=self._work, args=(self.tickets, wait.call), daemon=True).start()
 
     def _work(self, ticket: int, call: Callable[[], Any]) -> None:
@@ -179,7 +179,7 @@ class EnvThreads:
 
     def _take(self, found: list[tuple[int, Any, Exception | None]], block: bool) -> None:
         first = min((deadline for _, _, deadline in self.running.values()), default=0.0)
-        timeout = max(0.0, first - time.monotonic())
+        timeout = max(0.0, first - self.clock.now())
         try:
             while True:
                 ticket, value, error = self.done.get(block=block, timeout=min(timeout, 60.0) if block else None)
@@ -190,7 +190,7 @@ class EnvThreads:
             pass
 
     def _expire(self, found: list[tuple[int, Any, Exception | None]]) -> None:
-        now = time.monotonic()
+        now = self.clock.now()
         for ticket, (number, wait, deadline) in list(self.running.items()):
             if deadline <= now:
                 del self.running[ticket]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from openmanus_rl.agent.clocks import EnvClock
 from openmanus_rl.agent.collector import CallEnv, Collector, EnvTimeoutError, Generate
 from openmanus_rl.agent.context import make_context
 from openmanus_rl.agent.memory import Memory, SimpleMemory, SummaryMemory
@@ -24,7 +25,6 @@ from openmanus_rl.agent.recording import (
     opening_situation,
     record_turn,
 )
-from openmanus_rl.agent.watchdog import EnvClock
 from openmanus_rl.data.failures import error_text
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
 from openmanus_rl.rollout.engine import Request, SamplingParams
@@ -153,7 +153,7 @@ class OpenManusAgent:
     def _attempt(
         self, episode: Episode, sampling: SamplingParams, turns: list[Turn]
     ) -> Rollout[tuple[StopReason, str]]:
-        clock = EnvClock(self.settings.episode_seconds)
+        clock = EnvClock(self.settings.episode_seconds, self._collector.watchdog.clock)
         env = yield from self._environment(clock)
         try:
             ended = yield from self._play(env, episode, sampling, turns, clock)
