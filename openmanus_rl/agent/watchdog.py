@@ -10,10 +10,13 @@ schedule. One that hangs would stop everything without a word.
 In the main thread they are called directly. A second thread looks at the clock, and sends the main one a signal whose
 handler raises: that ends a loop in Python, a sleep, a lock and a read. What hangs inside a C extension without ever
 returning to Python cannot be ended from within the process.
+
+No other thread can be interrupted. There the call is made by a helper, which is left behind if it hangs.
 """
 
 from __future__ import annotations
 
+import queue
 import signal
 import threading
 from contextlib import contextmanager
@@ -43,18 +46,21 @@ class _Watched:
 
 
 class Watchdog:
-    """In any other thread than the main one it only calls. While it is on guard, `clock` is looked at."""
+    """On guard in one thread at a time; then `clock` is looked at, too."""
 
     def __init__(self) -> None:
         self.clock = AwakeClock()
         self._on_guard = False
         self._interrupts = False
         self._watched: _Watched | None = None
+        self._helper: _Helper | None = None
 
     def call(self, call: Callable[[], T], seconds: float) -> T:
         """What it returns; OverdueError if it takes longer than that."""
-        if not (self._on_guard and self._interrupts):
+        if not self._on_guard:
             return call()
+        if not self._interrupts:
+            return self._call_aside(call, seconds)
         return self._call_watched(call, _Watched(self.clock.now() + seconds))
 
     @contextmanager
@@ -74,6 +80,9 @@ class Watchdog:
                 self._on_guard = False
                 done.set()
                 watch.join()
+                self._dismiss_helper()
+
+    # --- in the main thread: a signal ---------------------------------------------------------------------------
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
@@ -110,6 +119,48 @@ class Watchdog:
             raise OverdueError
         if callable(before):
             before(number, frame)
+
+    # --- in any other thread: a helper --------------------------------------------------------------------------
+
+    def _call_aside(self, call: Callable[[], T], seconds: float) -> T:
+        if self._helper is None:
+            self._helper = _Helper()
+        helper, deadline = self._helper, self.clock.now() + seconds
+        helper.calls.put(call)
+        while True:
+            try:
+                value, error = helper.answers.get(timeout=PAUSE)
+                break
+            except queue.Empty:
+                if self.clock.now() > deadline:
+                    self._dismiss_helper()
+                    raise OverdueError from None
+        if error is not None:
+            raise error
+        answer: T = value
+        return answer
+
+    def _dismiss_helper(self) -> None:
+        """It ends when it has done what it was given; if that hangs, never. The next call gets another."""
+        if self._helper is not None:
+            self._helper.calls.put(None)
+            self._helper = None
+
+
+class _Helper:
+    """A thread that calls what it is given. One for many calls: to start a thread takes longer than a short call."""
+
+    def __init__(self) -> None:
+        self.calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="environments", daemon=True).start()
+
+    def _work(self) -> None:
+        while (call := self.calls.get()) is not None:
+            try:
+                self.answers.put((call(), None))
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+                self.answers.put((None, error))
 
 
 def in_time(call: Callable[[], T], seconds: float) -> T:

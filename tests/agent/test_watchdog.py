@@ -1,10 +1,43 @@
-"""Time counts only while the process runs."""
+"""What hangs is ended in whichever thread it is called, and time counts only while the process runs."""
 
+import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from openmanus_rl.agent.clocks import AwakeClock, EnvClock
+from openmanus_rl.agent.watchdog import OverdueError, Watchdog, in_time
+
+
+def in_a_thread(call: Callable[[], Any]) -> Any:
+    """What it returns there; raises what it raises."""
+    found: list[Any] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(call())
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "it hangs"
+    if errors:
+        raise errors[0]
+    return found[0]
+
+
+def hang() -> None:
+    threading.Event().wait(3600)
+
+
+def raises(error: BaseException) -> None:
+    raise error
+
 
 # --- clocks ---------------------------------------------------------------------------------------------------
 
@@ -47,3 +80,46 @@ def test_an_environment_is_not_charged_for_the_time_in_which_the_process_was_sto
     assert clock.left == pytest.approx(9.5)
     clock.timed(lambda: fake.passes(3600))()
     assert clock.left == pytest.approx(9.3)
+
+
+# --- a single call --------------------------------------------------------------------------------------------
+
+
+def watched_here(call: Callable[[], Any], seconds: float) -> Any:
+    watchdog = Watchdog()
+    with watchdog.on_guard():
+        return watchdog.call(call, seconds)
+
+
+@pytest.mark.parametrize("where", [lambda call: call(), in_a_thread], ids=["main thread", "another"])
+def test_what_hangs_is_ended_in_any_thread(where: Callable[[Callable[[], Any]], Any]) -> None:
+    assert where(lambda: watched_here(lambda: "answer", 60)) == "answer"
+    with pytest.raises(OverdueError):
+        where(lambda: watched_here(hang, 0.1))
+    with pytest.raises(TimeoutError, match=r"it did not return within 0.1 s"):
+        where(lambda: in_time(hang, 0.1))
+    for error in (ValueError("no"), SystemExit(3), StopIteration(1)):
+        with pytest.raises(type(error)):
+            where(lambda error=error: watched_here(lambda: raises(error), 60))
+
+
+def test_off_the_main_thread_one_helper_makes_all_calls_until_it_hangs() -> None:
+    watchdog = Watchdog()
+    made: list[int] = []
+
+    def calls() -> list[threading.Thread]:
+        with watchdog.on_guard():
+            found = [watchdog.call(threading.current_thread, 60) for _ in range(3)]
+            for number in range(100):
+                watchdog.call(lambda number=number: made.append(number), 60)
+            with pytest.raises(OverdueError):
+                watchdog.call(hang, 0.1)
+            return [threading.current_thread(), *found, watchdog.call(threading.current_thread, 60)]
+
+    caller, *helpers, after = in_a_thread(calls)
+    assert made == list(range(100))
+    [helper] = set(helpers)
+    assert len({caller, helper, after}) == 3
+    assert helper.daemon  # else the process would wait for what hangs
+    after.join(60)
+    assert not after.is_alive()  # it ended with the guard

@@ -23,6 +23,7 @@ from openmanus_rl.rollout.engine import Request, SamplingParams
 from openmanus_rl.rollout.scripted_engine import ScriptedEngine
 from openmanus_rl.trainer import stages
 from openmanus_rl.trainer.run import train
+from tests.agent.test_watchdog import in_a_thread
 from tests.chaos.faulty_env import DEADLY, FAULTS, MEGABYTE, STRUCK, FaultyBandit, forget_faults
 from tests.rollout.models import tokenizer
 from tests.trainer.runs import small_config
@@ -117,6 +118,21 @@ def test_the_same_seed_strikes_the_same_episodes() -> None:
     forget_faults()
     assert [(t.traj_id, t.stop_reason, t.error) for t in play("any", 0.1, 25)] == first
     assert struck == STRUCK
+
+
+def test_what_hangs_is_ended_off_the_main_thread_as_well() -> None:
+    """As with `trainer.async_rollout`, and in Ray's environment workers."""
+    played = in_a_thread(lambda: play("hang", 0.5, 2, episode_seconds=1.0))
+    failures = [t for t in played if t.stop_reason.is_failure]
+    assert len(failures) == len(STRUCK) > 0
+    assert all("did not return in time" in str(t.error) for t in failures)
+    assert all(t.won for t in played if t not in failures)
+
+
+def test_another_thread_plays_the_same_episodes() -> None:
+    here = play("any", 0.1, 10)
+    forget_faults()
+    assert in_a_thread(lambda: play("any", 0.1, 10)) == here
 
 
 @pytest.mark.parametrize("rate", RATES)

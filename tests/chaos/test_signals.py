@@ -143,23 +143,28 @@ class StopsAndBlocks(StopsItsProcess):
 
 def play_and_be_stopped(where: str) -> list[str]:
     """As a child of the nursery does: how its episodes ended."""
+    from tests.agent.test_watchdog import in_a_thread
     from tests.chaos.test_environments import GREEDY, episodes, player
 
     make = StopsAndBlocks if where == "blocking" else StopsItsProcess
     playing = player(make, episode_seconds=ALLOWED)
-    played = playing.run_llm_loop(episodes(1, size=1), GREEDY)
+    batch = episodes(1, size=1)
+    if where == "thread":
+        played = in_a_thread(lambda: playing.run_llm_loop(batch, GREEDY))
+    else:
+        played = playing.run_llm_loop(batch, GREEDY)
     return [trajectory.error or trajectory.stop_reason for trajectory in played]
 
 
 def test_an_environment_is_not_timed_out_because_the_process_was_stopped(nursery: Nursery, tmp_path: Path) -> None:
-    call, places = "tests.chaos.test_signals:play_and_be_stopped", ("main", "blocking")
+    call, places = "tests.chaos.test_signals:play_and_be_stopped", ("main", "thread", "blocking")
     pids = [nursery.start(call, tmp_path / where, where=where) for where in places]
     for pid in pids:
         assert nursery.wait(pid).stopped
     threading.Event().wait(1.5 * ALLOWED)  # this is the fault, not a way to wait for something
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
-    assert [nursery.wait(pid).result for pid in pids] == [["won"]] * 2
+    assert [nursery.wait(pid).result for pid in pids] == [["won"]] * 3
 
 
 def test_of_two_that_are_started_at_once_one_trains(nursery: Nursery, straight: Path, tmp_path: Path) -> None:
