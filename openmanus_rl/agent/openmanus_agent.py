@@ -8,7 +8,6 @@ An episode is: observe, render, generate, parse the action, step the environment
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from openmanus_rl.agent.recording import (
     opening_situation,
     record_turn,
 )
+from openmanus_rl.agent.watchdog import close_in_time, close_quietly
 from openmanus_rl.data.failures import error_text
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
 from openmanus_rl.rollout.engine import Request, SamplingParams
@@ -95,6 +95,7 @@ class OpenManusAgent:
     on_turn: Callable[[Episode, Turn], None] | None = None
     _free: list[TextEnv] = field(default_factory=list)
     _blocking: bool = False
+    _closing_hangs: bool = False
     _collector: Collector = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,8 +124,7 @@ class OpenManusAgent:
     def close(self) -> None:
         """Close the environments that were kept for further episodes."""
         while self._free:
-            with suppress(Exception, SystemExit):  # its episodes are over: what it says at the end is worth no run
-                self._free.pop().close()
+            self._let_go(self._free.pop())
 
     # --- one episode ------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class OpenManusAgent:
         try:
             ended = yield from self._play(env, episode, sampling, turns, clock)
         except BaseException:
-            _let_go(env)
+            self._let_go(env, aside=env.blocking)
             raise
         self._free.append(env)
         return ended
@@ -266,6 +266,13 @@ class OpenManusAgent:
             )
         )  # fmt: skip
 
+    def _let_go(self, env: TextEnv, aside: bool = False) -> None:
+        """Close an environment, `aside` without waiting for it. Once one has hung, nobody waits for the others."""
+        if aside or self._closing_hangs:
+            threading.Thread(target=close_quietly, args=(env,), daemon=True).start()
+        else:
+            self._closing_hangs = not close_in_time(env)
+
     # --- parts of an episode --------------------------------------------------------------------------------
 
     def _context(self) -> Context:
@@ -278,16 +285,3 @@ class OpenManusAgent:
         if not self.settings.summary_every:
             return SimpleMemory()
         return SummaryMemory(self.chat, self.template, self.settings.room, self.settings.summary_every)
-
-
-def _let_go(env: TextEnv) -> None:
-    """Close an environment that has failed. How that goes does not matter any more, and it may hang as well."""
-
-    def close() -> None:
-        with suppress(Exception, SystemExit):
-            env.close()
-
-    if env.blocking:
-        threading.Thread(target=close, daemon=True).start()
-    else:
-        close()

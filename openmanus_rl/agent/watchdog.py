@@ -19,7 +19,7 @@ from __future__ import annotations
 import queue
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,9 +28,13 @@ from openmanus_rl.agent.clocks import PAUSE, AwakeClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from openmanus_rl.environments.base import TextEnv
+
 T = TypeVar("T")
 # Ignored where nobody has asked for it: one that comes too late does nothing.
 SIGNAL = signal.SIGURG
+# How long an environment may take to close, in seconds: some have programs of their own to end.
+CLOSE_SECONDS = 60.0
 
 
 class OverdueError(BaseException):
@@ -171,3 +175,18 @@ def in_time(call: Callable[[], T], seconds: float) -> T:
             return watchdog.call(call, seconds)
         except OverdueError:
             raise TimeoutError(f"it did not return within {seconds:g} s") from None
+
+
+def close_quietly(env: TextEnv) -> None:
+    """Close an environment whose episodes are over: what it says at the end is worth no run."""
+    with suppress(Exception, SystemExit):
+        env.close()
+
+
+def close_in_time(env: TextEnv) -> bool:
+    """The same; False if it does not return, and was left behind."""
+    try:
+        in_time(lambda: close_quietly(env), CLOSE_SECONDS)
+    except TimeoutError:
+        return False
+    return True

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from openmanus_rl.agent import openmanus_agent, watchdog
 from openmanus_rl.agent.demonstrations import DemoCounts, collect_texts, demonstrate_configured
 from openmanus_rl.agent.openmanus_agent import AgentSettings, Episode, OpenManusAgent
 from openmanus_rl.agent.prompts import ChatTokens, TextChat, load_template
@@ -24,7 +25,7 @@ from openmanus_rl.rollout.scripted_engine import ScriptedEngine
 from openmanus_rl.trainer import stages
 from openmanus_rl.trainer.run import train
 from tests.agent.test_watchdog import in_a_thread
-from tests.chaos.faulty_env import DEADLY, FAULTS, MEGABYTE, STRUCK, FaultyBandit, forget_faults
+from tests.chaos.faulty_env import CLOSED, DEADLY, FAULTS, MEGABYTE, STRUCK, FaultyBandit, forget_faults
 from tests.rollout.models import tokenizer
 from tests.trainer.runs import small_config
 
@@ -244,3 +245,27 @@ def test_an_environment_that_cannot_be_closed_does_not_cost_the_run(
     monkeypatch.setattr(OpenManusAgent, "close", close)
     train(small_config(tmp_path, "trainer.total_training_steps=1", "trainer.val_before_train=false"))
     assert len(closed) == 6
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize("where", [lambda call: call(), in_a_thread], ids=["main thread", "another"])
+def test_environments_that_hang_while_they_are_closed_cost_one_wait(
+    where: Callable[[Callable[[], Any]], Any], blocks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "CLOSE_SECONDS", 0.3)
+    waited: list[TextEnv] = []
+
+    def counted(env: TextEnv) -> bool:
+        waited.append(env)
+        return watchdog.close_in_time(env)
+
+    monkeypatch.setattr(openmanus_agent, "close_in_time", counted)
+    playing = player(partial(FaultyBandit, fault="crash", rate=0.5, closing_hangs=True, blocks=blocks))
+    played = where(lambda: playing.run_llm_loop(episodes(4), GREEDY))
+    assert sum(t.stop_reason.is_failure for t in played) == len(STRUCK) > 1
+    kept = len(playing._free)
+    assert kept > 1
+    where(playing.close)
+    assert len(waited) == 1
+    closed = [CLOSED.get(timeout=60) for _ in range(len(STRUCK) + kept)]
+    assert len({id(env) for env in closed}) == len(closed)
