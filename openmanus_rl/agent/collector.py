@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from openmanus_rl.agent.watchdog import OverdueError, Watchdog
@@ -56,11 +57,22 @@ class EnvExitError(Exception):
     """An environment called sys.exit."""
 
 
+@dataclass(frozen=True, slots=True)
+class EngineLimit:
+    """An engine of this process that makes no step for so many seconds counts as dead.
+
+    `end_process` is given the reason where that cannot be said by an exception, because the engine is stuck in C.
+    """
+
+    seconds: float
+    end_process: Callable[[str], None]
+
+
 class Collector:
     """Runs episodes to their end; `threads` is how many blocking environment calls may be under way."""
 
-    def __init__(self, engine: Engine, threads: int = 64) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, threads: int = 64, limit: EngineLimit | None = None) -> None:
+        self.engine, self.limit = engine, limit
         self.watchdog = Watchdog()
         self.calls = EnvThreads(threads, self.watchdog.clock)
 
@@ -125,13 +137,24 @@ class Collector:
         """Results that have come in: of environments, and of the engine if anything is in flight there."""
         arrived = self.calls.results(wait=not self.engine.in_flight)
         if self.engine.in_flight:
-            completions: list[Completion] = self.engine.poll()
-            for completion in completions:
+            for completion in self._poll():
                 if completion.request_id not in waiting:
                     raise EngineDiedError(f"the engine answered {completion.request_id}, which nobody waits for")
                 arrived.append((waiting.pop(completion.request_id), completion, None))
             arrived += self.calls.results(wait=False)
         return arrived
+
+    def _poll(self) -> list[Completion]:
+        if self.limit is None:
+            return self.engine.poll()
+        reason = f"the engine made no step in {self.limit.seconds:g} s; if it is only slow, raise trainer.stage_timeout"
+        end_process = partial(self.limit.end_process, reason)
+        try:
+            return self.watchdog.watch(
+                self.engine.poll, self.limit.seconds, lambda: self.engine.stats.steps, end_process
+            )
+        except OverdueError:
+            raise EngineDiedError(reason) from None
 
 
 def _call(call: Callable[[], Any]) -> tuple[Any, Exception | None]:

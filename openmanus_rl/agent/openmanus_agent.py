@@ -32,7 +32,7 @@ from openmanus_rl.rollout.engine import Request, SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from openmanus_rl.agent.collector import Rollout
+    from openmanus_rl.agent.collector import EngineLimit, Rollout
     from openmanus_rl.agent.context import Context, Situation
     from openmanus_rl.agent.prompts import Chat, PromptTemplate
     from openmanus_rl.environments.base import TextEnv
@@ -93,13 +93,14 @@ class OpenManusAgent:
     env_name: str = ""
     env_threads: int = 64
     on_turn: Callable[[Episode, Turn], None] | None = None
+    engine_limit: EngineLimit | None = None
     _free: list[TextEnv] = field(default_factory=list)
     _blocking: bool = False
     _closing_hangs: bool = False
     _collector: Collector = field(init=False)
 
     def __post_init__(self) -> None:
-        self._collector = Collector(self.engine, self.env_threads)
+        self._collector = Collector(self.engine, self.env_threads, self.engine_limit)
 
     def run_llm_loop(
         self,

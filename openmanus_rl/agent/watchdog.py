@@ -1,17 +1,19 @@
-"""How long environments may take, and what is done about one that hangs: an exception ends its call.
+"""How long environments and engines may take, and what is done about one that hangs: an exception ends its call.
 
     watchdog = Watchdog()
     with watchdog.on_guard():
         watchdog.call(env.reset, seconds=600)        OverdueError, if it hangs
+        watchdog.watch(engine.poll, 1800, lambda: engine.stats.steps, if_stuck)
 
 Environments in this process are called one after another, in a fixed order, so that the same episodes give the same
 schedule. One that hangs would stop everything without a word.
 
 In the main thread they are called directly. A second thread looks at the clock, and sends the main one a signal whose
 handler raises: that ends a loop in Python, a sleep, a lock and a read. What hangs inside a C extension without ever
-returning to Python cannot be ended from within the process.
+returning to Python cannot be ended, but the process can.
 
-No other thread can be interrupted. There the call is made by a helper, which is left behind if it hangs.
+No other thread can be interrupted. There the call is made by a helper, which is left behind if it hangs; engines are
+not, since it matters to torch which thread calls.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Ignored where nobody has asked for it: one that comes too late does nothing.
 SIGNAL = signal.SIGURG
+# How long the main thread may be deaf to it before it counts as stuck in C, in seconds.
+DEAF_SECONDS = 30.0
 # How long an environment may take to close, in seconds: some have programs of their own to end.
 CLOSE_SECONDS = 60.0
 
@@ -45,8 +49,19 @@ class OverdueError(BaseException):
 class _Watched:
     """A call of the main thread, as the thread that watches sees it."""
 
+    seconds: float
     deadline: float
+    progress: Callable[[], int]
+    made: int = 0
+    if_stuck: Callable[[], None] | None = None
     overdue: bool = False
+
+    def look(self, now: float) -> None:
+        """Whatever makes progress has all its time again."""
+        made = self.progress()
+        if made != self.made:
+            self.made, self.deadline = made, now + self.seconds
+        self.overdue = now > self.deadline
 
 
 class Watchdog:
@@ -65,7 +80,20 @@ class Watchdog:
             return call()
         if not self._interrupts:
             return self._call_aside(call, seconds)
-        return self._call_watched(call, _Watched(self.clock.now() + seconds))
+        return self._call_watched(call, _Watched(seconds, self.clock.now() + seconds, int))
+
+    def watch(
+        self, call: Callable[[], T], seconds: float, progress: Callable[[], int], if_stuck: Callable[[], None]
+    ) -> T:
+        """What it returns; OverdueError if `progress` stays the same for so long.
+
+        `if_stuck` is called in another thread, when the main one is in C and does not come back to be told; all that
+        it can do is to end the process. In any thread but the main one nothing is watched.
+        """
+        if not (self._on_guard and self._interrupts):
+            return call()
+        now = self.clock.now()
+        return self._call_watched(call, _Watched(seconds, now + seconds, progress, progress(), if_stuck))
 
     @contextmanager
     def on_guard(self) -> Iterator[None]:
@@ -112,9 +140,13 @@ class Watchdog:
         assert main is not None
         while not done.wait(PAUSE):
             now, watched = self.clock.now(), self._watched
-            if watched is not None and now > watched.deadline:
-                watched.overdue = True
+            if watched is None:
+                continue
+            watched.look(now)
+            if watched.overdue:
                 signal.pthread_kill(main, SIGNAL)
+                if watched.if_stuck is not None and now > watched.deadline + DEAF_SECONDS:
+                    watched.if_stuck()
 
     def _heard(self, before: Any, number: int, frame: Any) -> None:
         """In the main thread, between two instructions of whatever it is doing."""

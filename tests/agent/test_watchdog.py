@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from openmanus_rl.agent.clocks import AwakeClock, EnvClock
-from openmanus_rl.agent.watchdog import OverdueError, Watchdog, in_time
+from openmanus_rl.agent.watchdog import OverdueError, Watchdog, _Watched, in_time
 
 
 def in_a_thread(call: Callable[[], Any]) -> Any:
@@ -123,3 +123,38 @@ def test_off_the_main_thread_one_helper_makes_all_calls_until_it_hangs() -> None
     assert helper.daemon  # else the process would wait for what hangs
     after.join(60)
     assert not after.is_alive()  # it ended with the guard
+
+
+def test_an_engine_is_called_by_the_thread_that_drives_it() -> None:
+    watchdog = Watchdog()
+
+    def call() -> tuple[threading.Thread, threading.Thread]:
+        with watchdog.on_guard():
+            return threading.current_thread(), watchdog.watch(threading.current_thread, 60, int, lambda: None)
+
+    for caller, called in (call(), in_a_thread(call)):
+        assert caller is called
+
+
+def test_what_makes_progress_has_all_its_time_again() -> None:
+    steps = [0]
+    watched = _Watched(seconds=10.0, deadline=10.0, progress=lambda: steps[0])
+    for now in range(1, 100, 9):  # far beyond the first deadline
+        steps[0] += 1
+        watched.look(float(now))
+        assert not watched.overdue
+    watched.look(101.0)
+    assert not watched.overdue
+    watched.look(110.5)
+    assert watched.overdue
+
+
+def test_what_hears_nothing_is_told_of_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In C no handler runs. Here it does, but it is another one."""
+    from openmanus_rl.agent import watchdog as module
+
+    monkeypatch.setattr(module, "DEAF_SECONDS", 0.1)
+    monkeypatch.setattr(Watchdog, "_heard", lambda *_: None)
+    watchdog, stuck = Watchdog(), threading.Event()
+    with watchdog.on_guard():
+        assert watchdog.watch(lambda: stuck.wait(60), 0.1, int, stuck.set)
