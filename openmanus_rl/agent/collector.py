@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections import deque
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from openmanus_rl.agent.watchdog import OverdueError, Watchdog
@@ -21,6 +21,7 @@ from openmanus_rl.rollout.engine import EngineDiedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
+    from openmanus_rl.agent.clocks import AwakeClock
     from openmanus_rl.rollout.engine import Completion, Engine, Request
 
 T = TypeVar("T")
@@ -56,13 +57,24 @@ class EnvExitError(Exception):
     """An environment called sys.exit."""
 
 
+@dataclass(frozen=True, slots=True)
+class EngineLimit:
+    """An engine of this process that makes no step for so many seconds counts as dead.
+
+    `end_process` is given the reason where that cannot be said by an exception, because the engine is stuck in C.
+    """
+
+    seconds: float
+    end_process: Callable[[str], None]
+
+
 class Collector:
     """Runs episodes to their end; `threads` is how many blocking environment calls may be under way."""
 
-    def __init__(self, engine: Engine, threads: int = 64) -> None:
-        self.engine = engine
-        self.calls = EnvThreads(threads)
+    def __init__(self, engine: Engine, threads: int = 64, limit: EngineLimit | None = None) -> None:
+        self.engine, self.limit = engine, limit
         self.watchdog = Watchdog()
+        self.calls = EnvThreads(threads, self.watchdog.clock)
 
     def run(self, rollouts: Sequence[Rollout[T]], finished: Callable[[int, T], None] | None = None) -> list[T]:
         """The results, in the order of the rollouts; `finished` is told of each as it ends."""
@@ -117,7 +129,7 @@ class Collector:
 
     def _call_here(self, wait: CallEnv) -> tuple[Any, Exception | None]:
         try:
-            return _call(lambda: self.watchdog.call(wait.call, time.monotonic() + wait.seconds))
+            return _call(lambda: self.watchdog.call(wait.call, wait.seconds))
         except OverdueError:
             return None, EnvTimeoutError(f"{wait.what} did not return in time")
 
@@ -125,13 +137,24 @@ class Collector:
         """Results that have come in: of environments, and of the engine if anything is in flight there."""
         arrived = self.calls.results(wait=not self.engine.in_flight)
         if self.engine.in_flight:
-            completions: list[Completion] = self.engine.poll()
-            for completion in completions:
+            for completion in self._poll():
                 if completion.request_id not in waiting:
                     raise EngineDiedError(f"the engine answered {completion.request_id}, which nobody waits for")
                 arrived.append((waiting.pop(completion.request_id), completion, None))
             arrived += self.calls.results(wait=False)
         return arrived
+
+    def _poll(self) -> list[Completion]:
+        if self.limit is None:
+            return self.engine.poll()
+        reason = f"the engine made no step in {self.limit.seconds:g} s; if it is only slow, raise trainer.stage_timeout"
+        end_process = partial(self.limit.end_process, reason)
+        try:
+            return self.watchdog.watch(
+                self.engine.poll, self.limit.seconds, lambda: self.engine.stats.steps, end_process
+            )
+        except OverdueError:
+            raise EngineDiedError(reason) from None
 
 
 def _call(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
@@ -146,8 +169,8 @@ def _call(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
 class EnvThreads:
     """Calls in daemon threads, at most so many at once. One that hangs is left behind and replaced."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self, limit: int, clock: AwakeClock) -> None:
+        self.limit, self.clock = limit, clock
         self.done: queue.SimpleQueue[tuple[int, Any, Exception | None]] = queue.SimpleQueue()
         self.running: dict[int, tuple[int, CallEnv, float]] = {}
         self.queued: deque[tuple[int, CallEnv]] = deque()
@@ -159,7 +182,7 @@ class EnvThreads:
             self.queued.append((number, wait))
             return
         self.tickets += 1
-        self.running[self.tickets] = (number, wait, time.monotonic() + wait.seconds)
+        self.running[self.tickets] = (number, wait, self.clock.now() + wait.seconds)
         threading.Thread(target=self._work, args=(self.tickets, wait.call), daemon=True).start()
 
     def _work(self, ticket: int, call: Callable[[], Any]) -> None:
@@ -179,7 +202,7 @@ class EnvThreads:
 
     def _take(self, found: list[tuple[int, Any, Exception | None]], block: bool) -> None:
         first = min((deadline for _, _, deadline in self.running.values()), default=0.0)
-        timeout = max(0.0, first - time.monotonic())
+        timeout = max(0.0, first - self.clock.now())
         try:
             while True:
                 ticket, value, error = self.done.get(block=block, timeout=min(timeout, 60.0) if block else None)
@@ -190,7 +213,7 @@ class EnvThreads:
             pass
 
     def _expire(self, found: list[tuple[int, Any, Exception | None]]) -> None:
-        now = time.monotonic()
+        now = self.clock.now()
         for ticket, (number, wait, deadline) in list(self.running.items()):
             if deadline <= now:
                 del self.running[ticket]

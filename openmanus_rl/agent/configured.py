@@ -12,12 +12,16 @@ from openmanus_rl.environments.configured import make_configured_env
 from openmanus_rl.rollout.engine import SamplingParams
 
 if TYPE_CHECKING:
+    from openmanus_rl.agent.collector import EngineLimit
     from openmanus_rl.agent.prompts import Chat, PromptTemplate, Tokenizer
     from openmanus_rl.config.running import EnvConfig
     from openmanus_rl.rollout.engine import Engine
 
 
-def make_agent(env: EnvConfig, engine: Engine, tokenizer: Tokenizer | None, room: int, seed: int = 0) -> OpenManusAgent:
+def make_agent(
+    env: EnvConfig, engine: Engine, tokenizer: Tokenizer | None, room: int, seed: int = 0,
+    engine_limit: EngineLimit | None = None,
+) -> OpenManusAgent:  # fmt: skip
     """An agent for the config's environment. `room` is the longest prompt; without a tokenizer there are no ids."""
     settings = AgentSettings(
         max_steps=env.max_steps,
@@ -31,7 +35,10 @@ def make_agent(env: EnvConfig, engine: Engine, tokenizer: Tokenizer | None, room
     )
     chat = TextChat() if tokenizer is None else ChatTokens(tokenizer)
     make_env = partial(make_configured_env, env, seed)
-    return OpenManusAgent(engine, chat, configured_template(env), make_env, settings, env.env_name, env.threads)
+    return OpenManusAgent(
+        engine, chat, configured_template(env), make_env, settings, env.env_name, env.threads,
+        engine_limit=engine_limit,
+    )  # fmt: skip
 
 
 def configured_template(env: EnvConfig) -> PromptTemplate:

@@ -27,7 +27,7 @@ from openmanus_rl.agent.recording import (
     opening_situation,
     record_turn,
 )
-from openmanus_rl.agent.watchdog import in_time
+from openmanus_rl.agent.watchdog import close_in_time, in_time
 from openmanus_rl.data.failures import error_text
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
 from openmanus_rl.environments.base import fill_blanks
@@ -219,7 +219,7 @@ def demonstrate_configured(
             mistakes=mistakes, counts=counts, episode_seconds=env.episode_seconds,
         )  # fmt: skip
     finally:
-        made.close()
+        close_in_time(made)
 
 
 # --- text to train a tokenizer on ----------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def collect_texts(env: EnvConfig, episodes: int = 300, seed: int = 0) -> list[st
             except (Exception, SystemExit) as error:  # noqa: BLE001 - as in any other episode
                 failure = failure or f"{task}: {error_text(error)}"
     finally:
-        made.close()
+        close_in_time(made)
     if not listener.heard and failure:
         raise ValueError(f"{env.env_name}: every episode failed, the first with {failure}")
     return listener.heard

@@ -8,11 +8,11 @@ An episode is: observe, render, generate, parse the action, step the environment
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from openmanus_rl.agent.clocks import EnvClock
 from openmanus_rl.agent.collector import CallEnv, Collector, EnvTimeoutError, Generate
 from openmanus_rl.agent.context import make_context
 from openmanus_rl.agent.memory import Memory, SimpleMemory, SummaryMemory
@@ -24,7 +24,7 @@ from openmanus_rl.agent.recording import (
     opening_situation,
     record_turn,
 )
-from openmanus_rl.agent.watchdog import EnvClock
+from openmanus_rl.agent.watchdog import close_in_time, close_quietly
 from openmanus_rl.data.failures import error_text
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
 from openmanus_rl.rollout.engine import Request, SamplingParams
@@ -32,7 +32,7 @@ from openmanus_rl.rollout.engine import Request, SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from openmanus_rl.agent.collector import Rollout
+    from openmanus_rl.agent.collector import EngineLimit, Rollout
     from openmanus_rl.agent.context import Context, Situation
     from openmanus_rl.agent.prompts import Chat, PromptTemplate
     from openmanus_rl.environments.base import TextEnv
@@ -93,12 +93,14 @@ class OpenManusAgent:
     env_name: str = ""
     env_threads: int = 64
     on_turn: Callable[[Episode, Turn], None] | None = None
+    engine_limit: EngineLimit | None = None
     _free: list[TextEnv] = field(default_factory=list)
     _blocking: bool = False
+    _closing_hangs: bool = False
     _collector: Collector = field(init=False)
 
     def __post_init__(self) -> None:
-        self._collector = Collector(self.engine, self.env_threads)
+        self._collector = Collector(self.engine, self.env_threads, self.engine_limit)
 
     def run_llm_loop(
         self,
@@ -123,8 +125,7 @@ class OpenManusAgent:
     def close(self) -> None:
         """Close the environments that were kept for further episodes."""
         while self._free:
-            with suppress(Exception, SystemExit):  # its episodes are over: what it says at the end is worth no run
-                self._free.pop().close()
+            self._let_go(self._free.pop())
 
     # --- one episode ------------------------------------------------------------------------------------
 
@@ -153,12 +154,12 @@ class OpenManusAgent:
     def _attempt(
         self, episode: Episode, sampling: SamplingParams, turns: list[Turn]
     ) -> Rollout[tuple[StopReason, str]]:
-        clock = EnvClock(self.settings.episode_seconds)
+        clock = EnvClock(self.settings.episode_seconds, self._collector.watchdog.clock)
         env = yield from self._environment(clock)
         try:
             ended = yield from self._play(env, episode, sampling, turns, clock)
         except BaseException:
-            _let_go(env)
+            self._let_go(env, aside=env.blocking)
             raise
         self._free.append(env)
         return ended
@@ -266,6 +267,13 @@ class OpenManusAgent:
             )
         )  # fmt: skip
 
+    def _let_go(self, env: TextEnv, aside: bool = False) -> None:
+        """Close an environment, `aside` without waiting for it. Once one has hung, nobody waits for the others."""
+        if aside or self._closing_hangs:
+            threading.Thread(target=close_quietly, args=(env,), daemon=True).start()
+        else:
+            self._closing_hangs = not close_in_time(env)
+
     # --- parts of an episode --------------------------------------------------------------------------------
 
     def _context(self) -> Context:
@@ -278,16 +286,3 @@ class OpenManusAgent:
         if not self.settings.summary_every:
             return SimpleMemory()
         return SummaryMemory(self.chat, self.template, self.settings.room, self.settings.summary_every)
-
-
-def _let_go(env: TextEnv) -> None:
-    """Close an environment that has failed. How that goes does not matter any more, and it may hang as well."""
-
-    def close() -> None:
-        with suppress(Exception, SystemExit):
-            env.close()
-
-    if env.blocking:
-        threading.Thread(target=close, daemon=True).start()
-    else:
-        close()

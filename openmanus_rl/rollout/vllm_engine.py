@@ -131,6 +131,7 @@ class VllmEngine(Engine):
         with told_if_dead():
             outputs: list[Any] = self.llm.step()
         self.stats.seconds += time.perf_counter() - start
+        self.stats.steps += 1
         return outputs
 
     def _piece(self, output: Any) -> Progress:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from openmanus_rl.data.trajectory import Trajectory
 
+# How long the end of a run waits for the episode that is being played.
+LAST_EPISODE = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class Filtering:
@@ -91,11 +94,11 @@ class AheadCollector:
             self._news.notify_all()
 
     def close(self) -> None:
-        """Give up what is being played, and end the thread."""
+        """Give up what is being played, and end the thread; one that does not come to an end is left behind."""
         with self._news:
             self.closed = True
             self._news.notify_all()
-        self._thread.join()
+        self._thread.join(LAST_EPISODE)
 
     def _work(self, first: int, last: int) -> None:
         try:

@@ -1,11 +1,14 @@
-"""The last lines of a run: how it went, what is best, and what to do with it."""
+"""The last lines of a run: how it went, what is best, and what to do with it; or how it can go on."""
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from openmanus_rl import exits
 from openmanus_rl.config.changes import changed_keys
 from openmanus_rl.tracking import history
 from openmanus_rl.tracking.curve import ASCII_BLOCKS, BLOCKS, learning_curve
@@ -80,3 +83,27 @@ def _blocks() -> str:
     except (UnicodeEncodeError, LookupError):
         return ASCII_BLOCKS
     return BLOCKS
+
+
+def tell_way_onward(config: Config) -> None:
+    """What is still there of a run that failed, if anything is."""
+    directory = config.trainer.run_dir
+    found = checkpoint.checkpoints(directory) if directory is not None else []
+    if found:
+        again = "" if config.trainer.resume_mode == "auto" else " with trainer.resume_mode=auto"
+        onward = f"nothing that was saved is lost: the same command{again} goes on from {found[-1]}"
+        print(onward, file=sys.stderr)
+
+
+def end_stuck_run(config: Config, reason: str) -> None:
+    """End the process from another thread, because the main one is stuck in C: say why, as of any failure, and where.
+
+    Nothing is tidied up, as by SIGKILL: checkpoints are whole, and the lock of the run directory goes with the process.
+    """
+    try:
+        exits.tell_error(reason)
+        tell_way_onward(config)
+        faulthandler.dump_traceback(sys.__stderr__ or 2)
+        sys.stdout.flush()
+    finally:
+        os._exit(exits.FAILED)

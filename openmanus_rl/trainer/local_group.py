@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from openmanus_rl.agent.collector import EngineLimit
 from openmanus_rl.agent.configured import make_agent
 from openmanus_rl.config.models import INIT_PREFIX
+from openmanus_rl.rollout.background import BackgroundEngine
 from openmanus_rl.rollout.engine_host import EngineHost, HostClient
 from openmanus_rl.rollout.local_engine import LocalEngine
 from openmanus_rl.rollout.weight_images import images
+from openmanus_rl.trainer.ending import end_stuck_run
 from openmanus_rl.trainer.engines import make_vllm
 from openmanus_rl.trainer.weight_sync import check_published, probe_requests, tensors_that_differ
 from openmanus_rl.trainer.worker_group import actor_seed, critic_seed, make_actor, make_critic, mini_batch_sizes
@@ -76,8 +80,15 @@ class LocalWorkerGroup:
         """The agent of the config, on this group's engine."""
         config = self.config
         return make_agent(
-            config.env, self.engine, self.tokenizer, config.data.max_prompt_length, config.trainer.seed
+            config.env, self.engine, self.tokenizer, config.data.max_prompt_length, config.trainer.seed,
+            self._engine_limit(),
         )  # fmt: skip
+
+    def _engine_limit(self) -> EngineLimit | None:
+        """For an engine that computes here. Others are asked, and whoever asks them has a time-out already."""
+        if isinstance(self.engine, HostClient | BackgroundEngine):
+            return None
+        return EngineLimit(self.config.trainer.stage_timeout, partial(end_stuck_run, self.config))
 
     def choose_threads(self) -> int:
         """Threads of the engine."""

@@ -145,6 +145,7 @@ def run(config: Config, command: str = "") -> None:
     from openmanus_rl.rollout.weights_file import WeightsError
     from openmanus_rl.tracking.record import read_record
     from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError, SaveError
+    from openmanus_rl.trainer.ending import tell_way_onward
     from openmanus_rl.trainer.log_prob_gap import LogProbGapError
     from openmanus_rl.trainer.run import train as train_as_configured
     from openmanus_rl.trainer.stages import NotFiniteError, TooManyFailuresError
@@ -159,24 +160,12 @@ def run(config: Config, command: str = "") -> None:
     ) as error:  # fmt: skip
         exits.tell_error(error)
         refused = isinstance(error, RunInUseError | CheckpointError) and not isinstance(error, SaveError)
-        if not refused and (onward := way_onward(config)):
-            print(onward, file=sys.stderr)
+        if not refused:
+            tell_way_onward(config)
         raise SystemExit(exits.FAILED) from error
     record = read_record(directory)
     if record is not None and record["status"] == "interrupted":
         raise SystemExit(exits.INTERRUPTED)
-
-
-def way_onward(config: Config) -> str:
-    """What is still there of a run that failed; "" if that is nothing."""
-    from openmanus_rl.trainer.checkpoint import checkpoints
-
-    directory = config.trainer.run_dir
-    found = checkpoints(directory) if directory is not None else []
-    if not found:
-        return ""
-    again = "" if config.trainer.resume_mode == "auto" else " with trainer.resume_mode=auto"
-    return f"nothing that was saved is lost: the same command{again} goes on from {found[-1]}"
 
 
 def main() -> None:

@@ -6,6 +6,7 @@
 Which answers is a function of the address of a request, and of how often it was asked.
 """
 
+import ctypes
 import random
 import threading
 from collections import Counter
@@ -57,7 +58,7 @@ ANSWERS: dict[str, Callable[[Completion], Completion]] = {
     "stranger": lambda c: replace(c, request_id="nobody's"),
 }
 """What arrives in place of an answer."""
-DEATHS = ("dies", "stalls", "twice")
+DEATHS = ("dies", "stalls", "sticks", "twice")
 """And what happens to the whole engine."""
 
 
@@ -128,7 +129,16 @@ class FaultyEngine(LocalEngine):
         if self.fault == "stalls":
             self.resumed.wait()
             return [completion]
+        if self.fault == "sticks":
+            wait_in_c()
         return [completion, completion]
+
+
+def wait_in_c() -> None:
+    """For ever, deaf to signals, as a deadlock of OpenMP is: a lock of C that this thread holds already."""
+    lock = ctypes.create_string_buffer(64)  # all zeros: PTHREAD_MUTEX_INITIALIZER
+    for _ in range(2):
+        ctypes.CDLL(None).pthread_mutex_lock(lock)
 
 
 @contextmanager

@@ -3,9 +3,11 @@
     make_env("tests.chaos.faulty_env:FaultyBandit", fault="nan", rate=0.1)
 
 Whether an episode is struck is a function of its address: the seed of the faults, the task, and how often that task
-was begun before. `STRUCK` holds the addresses that were, so that a test can count.
+was begun before. `STRUCK` holds the addresses that were, and `CLOSED` the instances that were to close, so that a test
+can count.
 """
 
+import queue
 import random
 import threading
 import time
@@ -16,6 +18,7 @@ from typing import Any, ClassVar
 from openmanus_rl.environments.bandit import BanditEnv
 
 STRUCK: list[str] = []
+CLOSED: queue.SimpleQueue["FaultyBandit"] = queue.SimpleQueue()
 _BEGUN: Counter[str] = Counter()
 _LOCK = threading.Lock()
 MEGABYTE = "and so on, " * 100_000
@@ -25,6 +28,8 @@ def forget_faults() -> None:
     """Begin to count anew: the same episodes are struck again."""
     with _LOCK:
         STRUCK.clear()
+        while not CLOSED.empty():
+            CLOSED.get()
         _BEGUN.clear()
 
 
@@ -127,10 +132,11 @@ class FaultyBandit(BanditEnv):
 
     def __init__(
         self, fault: str = "any", rate: float = 0.0, fault_seed: int = 0, blocks: bool = False, at: int | None = None,
-        **options: Any,
+        closing_hangs: bool = False, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(**options)
         self.fault, self.rate, self.fault_seed, self.blocking, self.at = fault, rate, fault_seed, blocks, at
+        self.closing_hangs = closing_hangs
         self.strike_at = -1
         self.calls = 0
 
@@ -149,6 +155,11 @@ class FaultyBandit(BanditEnv):
 
     def step(self, action: str) -> Any:
         return self._spoilt(super().step(action))
+
+    def close(self) -> None:
+        CLOSED.put(self)
+        if self.closing_hangs:
+            _hang(random.Random())
 
     def _spoilt(self, answer: Any) -> Any:
         now, self.calls = self.calls, self.calls + 1

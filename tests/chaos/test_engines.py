@@ -10,6 +10,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from openmanus_rl import exits
+from openmanus_rl.agent import watchdog
+from openmanus_rl.agent.collector import EngineLimit
 from openmanus_rl.agent.openmanus_agent import AgentSettings, Episode, OpenManusAgent
 from openmanus_rl.agent.prompts import ChatTokens, load_template
 from openmanus_rl.data.jsonl import read_trajectories
@@ -22,8 +24,9 @@ from openmanus_rl.tracking.metrics_file import read_metrics
 from openmanus_rl.trainer import checkpoint, local_group, main_ppo, run
 from openmanus_rl.trainer.stages import NotFiniteError, TooManyFailuresError
 from tests.chaos.faulty_engine import ANSWERS, FaultyEngine, faulty
+from tests.chaos.processes import Nursery
 from tests.rollout.models import make_model, tokenizer
-from tests.trainer.runs import small_config
+from tests.trainer.runs import small_config, small_settings
 
 RATES = (0.01, 0.1, 0.5)
 # What an episode is told of each.
@@ -48,10 +51,11 @@ def make_engine() -> FaultyEngine:
     return FaultyEngine(make_model(), tokenizer(), n_threads=1)
 
 
-def make_player(engine: Any, retries: int = 0) -> OpenManusAgent:
+def make_player(engine: Any, retries: int = 0, limit: EngineLimit | None = None) -> OpenManusAgent:
     template = load_template("default", grammar="bare")
     settings = AgentSettings(max_steps=2, room=480, retries=retries)
-    return OpenManusAgent(engine, ChatTokens(tokenizer()), template, BanditEnv, settings, "bandit")
+    chat = ChatTokens(tokenizer())
+    return OpenManusAgent(engine, chat, template, BanditEnv, settings, "bandit", engine_limit=limit)
 
 
 def episodes(count: int) -> list[Episode]:
@@ -111,10 +115,13 @@ def test_a_run_leaves_out_what_the_engine_spoilt_and_goes_on(fault: str, tmp_pat
     assert sum(t.stop_reason is StopReason.ENGINE_ERROR for t in kept) == struck
 
 
+STALLED = "error: the engine made no step in 3 s; if it is only slow, raise trainer.stage_timeout"
 ENDINGS = {
     "dies": "error: the engine's process was killed by signal 9",
     "twice": "error: the engine answered 2-1-1#0, which nobody waits for",
+    "stalls": STALLED,
 }
+SHORT = ("trainer.test_freq=-1", "trainer.val_before_train=false", "trainer.stage_timeout=3")
 
 
 @pytest.mark.usefixtures("in_runs")
@@ -122,7 +129,7 @@ ENDINGS = {
 def test_an_engine_that_dies_ends_the_run_which_goes_on_with_another(
     fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = small_config(tmp_path, "trainer.test_freq=-1", "trainer.val_before_train=false")
+    config = small_config(tmp_path, *SHORT)
     capsys.readouterr()
     with faulty(fault, at=17), pytest.raises(SystemExit) as ended:  # in the second step; each has 12 answers
         main_ppo.run(config)
@@ -136,6 +143,79 @@ def test_an_engine_that_dies_ends_the_run_which_goes_on_with_another(
         main_ppo.run(config)
     assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]
     assert [checkpoint.step_of(path) for path in checkpoint.checkpoints(tmp_path / "run")] == [1, 2, 3, 4]
+
+
+def train_with_an_engine_that_sticks(words: list[str]) -> None:
+    """As a child of the nursery does."""
+    from tests.chaos.processes import train
+
+    local_group.LocalEngine = FaultyEngine  # type: ignore[misc]
+    watchdog.DEAF_SECONDS = 0.5
+    FaultyEngine.fault, FaultyEngine.at = "sticks", 17
+    train(words)
+
+
+def test_an_engine_that_is_stuck_in_c_ends_the_process(nursery: Nursery, tmp_path: Path) -> None:
+    """No exception reaches it: it is ended from another thread, and says the same."""
+    words = small_settings(tmp_path, *SHORT)
+    ended = nursery.run("tests.chaos.test_engines:train_with_an_engine_that_sticks", tmp_path / "process", words=words)
+    assert ended.code == exits.FAILED
+    saved = tmp_path / "run" / "checkpoints" / "step_000001"
+    error, onward, *where = ended.err.splitlines()
+    assert error == STALLED
+    assert onward == f"nothing that was saved is lost: the same command goes on from {saved}"
+    assert any("in wait_in_c" in line for line in where)
+    assert nursery.train(tmp_path / "again", words).code == 0
+    assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]
+
+
+def test_the_same_tokens_are_written_whether_the_engine_is_watched_or_not() -> None:
+    def ended(reason: str) -> None:
+        raise AssertionError(reason)
+
+    with faulty(""):
+        alone = make_player(make_engine()).run_llm_loop(episodes(8), SAMPLING)
+        watched = make_player(make_engine(), limit=EngineLimit(60.0, ended)).run_llm_loop(episodes(8), SAMPLING)
+    assert watched == alone
+
+
+class SeenClock:
+    """A clock on which time passes when it is told to, and not before the watchdog has seen it."""
+
+    def __init__(self) -> None:
+        self.time, self.looks, self.news = 0.0, 0, threading.Condition()
+
+    def now(self) -> float:
+        with self.news:
+            self.looks += 1
+            self.news.notify_all()
+            return self.time
+
+    def passes(self, seconds: float) -> None:
+        with self.news:
+            self.time += seconds
+            last = self.looks + 2  # the second comes when what the first one saw has been thought about
+            assert self.news.wait_for(lambda: self.looks >= last, 60)
+
+
+def test_an_engine_that_is_slow_but_makes_steps_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "PAUSE", 0.01)
+    clock, step = SeenClock(), FaultyEngine._step
+
+    def slow_step(self: FaultyEngine) -> list[Completion]:
+        clock.passes(9.0)
+        return step(self)
+
+    monkeypatch.setattr(FaultyEngine, "_step", slow_step)
+    with faulty(""):
+        playing = make_player(make_engine(), limit=EngineLimit(10.0, lambda _: None))
+        playing._collector.watchdog.clock = clock  # type: ignore[assignment]
+        [played] = playing.run_llm_loop(episodes(1), SamplingParams(max_tokens=6))
+    assert not played.stop_reason.is_failure
+    assert [len(turn.response_ids) for turn in played.turns] == [6] * len(played.turns)
+    playing._collector.limit = EngineLimit(8.0, lambda _: None)
+    with pytest.raises(EngineDiedError, match="the engine made no step in 8 s"):
+        playing.run_llm_loop(episodes(1), SAMPLING)
 
 
 def test_an_engine_that_stalls_while_it_is_collected_from_ends_the_run(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from openmanus_rl.agent import openmanus_agent, watchdog
 from openmanus_rl.agent.demonstrations import DemoCounts, collect_texts, demonstrate_configured
 from openmanus_rl.agent.openmanus_agent import AgentSettings, Episode, OpenManusAgent
 from openmanus_rl.agent.prompts import ChatTokens, TextChat, load_template
@@ -23,7 +24,8 @@ from openmanus_rl.rollout.engine import Request, SamplingParams
 from openmanus_rl.rollout.scripted_engine import ScriptedEngine
 from openmanus_rl.trainer import stages
 from openmanus_rl.trainer.run import train
-from tests.chaos.faulty_env import DEADLY, FAULTS, MEGABYTE, STRUCK, FaultyBandit, forget_faults
+from tests.agent.test_watchdog import in_a_thread
+from tests.chaos.faulty_env import CLOSED, DEADLY, FAULTS, MEGABYTE, STRUCK, FaultyBandit, forget_faults
 from tests.rollout.models import tokenizer
 from tests.trainer.runs import small_config
 
@@ -117,6 +119,21 @@ def test_the_same_seed_strikes_the_same_episodes() -> None:
     forget_faults()
     assert [(t.traj_id, t.stop_reason, t.error) for t in play("any", 0.1, 25)] == first
     assert struck == STRUCK
+
+
+def test_what_hangs_is_ended_off_the_main_thread_as_well() -> None:
+    """As with `trainer.async_rollout`, and in Ray's environment workers."""
+    played = in_a_thread(lambda: play("hang", 0.5, 2, episode_seconds=1.0))
+    failures = [t for t in played if t.stop_reason.is_failure]
+    assert len(failures) == len(STRUCK) > 0
+    assert all("did not return in time" in str(t.error) for t in failures)
+    assert all(t.won for t in played if t not in failures)
+
+
+def test_another_thread_plays_the_same_episodes() -> None:
+    here = play("any", 0.1, 10)
+    forget_faults()
+    assert in_a_thread(lambda: play("any", 0.1, 10)) == here
 
 
 @pytest.mark.parametrize("rate", RATES)
@@ -228,3 +245,27 @@ def test_an_environment_that_cannot_be_closed_does_not_cost_the_run(
     monkeypatch.setattr(OpenManusAgent, "close", close)
     train(small_config(tmp_path, "trainer.total_training_steps=1", "trainer.val_before_train=false"))
     assert len(closed) == 6
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize("where", [lambda call: call(), in_a_thread], ids=["main thread", "another"])
+def test_environments_that_hang_while_they_are_closed_cost_one_wait(
+    where: Callable[[Callable[[], Any]], Any], blocks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "CLOSE_SECONDS", 0.3)
+    waited: list[TextEnv] = []
+
+    def counted(env: TextEnv) -> bool:
+        waited.append(env)
+        return watchdog.close_in_time(env)
+
+    monkeypatch.setattr(openmanus_agent, "close_in_time", counted)
+    playing = player(partial(FaultyBandit, fault="crash", rate=0.5, closing_hangs=True, blocks=blocks))
+    played = where(lambda: playing.run_llm_loop(episodes(4), GREEDY))
+    assert sum(t.stop_reason.is_failure for t in played) == len(STRUCK) > 1
+    kept = len(playing._free)
+    assert kept > 1
+    where(playing.close)
+    assert len(waited) == 1
+    closed = [CLOSED.get(timeout=60) for _ in range(len(STRUCK) + kept)]
+    assert len({id(env) for env in closed}) == len(closed)

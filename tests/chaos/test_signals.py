@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,7 @@ import torch
 
 from openmanus_rl import exits
 from openmanus_rl.data.jsonl import read_trajectories
+from openmanus_rl.environments.bandit import BanditEnv
 from openmanus_rl.tracking.metrics_file import read_metrics
 from openmanus_rl.tracking.record import read_record, status_of
 from openmanus_rl.tracking.trajectories import files_of, step_of
@@ -106,7 +108,7 @@ def stopped_in_the_middle(nursery: Nursery, folder: Path, moments: dict[str, int
 def test_a_second_process_is_refused_also_while_the_first_one_is_stopped(
     nursery: Nursery, straight: Path, moments: dict[str, int], tmp_path: Path
 ) -> None:
-    words = lucky_settings(tmp_path, "env.episode_seconds=0.2")
+    words = lucky_settings(tmp_path)
     first = stopped_in_the_middle(nursery, tmp_path, moments, words)
     before = {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
     second = nursery.train(tmp_path / "second", words)
@@ -116,11 +118,53 @@ def test_a_second_process_is_refused_also_while_the_first_one_is_stopped(
         "trainer.experiment_name\n"
     )
     assert before == {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
-    # Longer than any environment may take: that it was stopped is nobody's fault.
     os.kill(first, signal.SIGCONT)
     assert nursery.wait(first).code == 0
     assert same(final_state(straight), final_state(tmp_path))
     assert told(straight) == told(tmp_path)
+
+
+ALLOWED = 2.0
+
+
+class StopsItsProcess(BanditEnv):
+    """At the first step; afterwards it still has something to do."""
+
+    def step(self, action: str) -> Any:
+        if self.round == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            threading.Event().wait(ALLOWED / 4)
+        return super().step(action)
+
+
+class StopsAndBlocks(StopsItsProcess):
+    blocking = True
+
+
+def play_and_be_stopped(where: str) -> list[str]:
+    """As a child of the nursery does: how its episodes ended."""
+    from tests.agent.test_watchdog import in_a_thread
+    from tests.chaos.test_environments import GREEDY, episodes, player
+
+    make = StopsAndBlocks if where == "blocking" else StopsItsProcess
+    playing = player(make, episode_seconds=ALLOWED)
+    batch = episodes(1, size=1)
+    if where == "thread":
+        played = in_a_thread(lambda: playing.run_llm_loop(batch, GREEDY))
+    else:
+        played = playing.run_llm_loop(batch, GREEDY)
+    return [trajectory.error or trajectory.stop_reason for trajectory in played]
+
+
+def test_an_environment_is_not_timed_out_because_the_process_was_stopped(nursery: Nursery, tmp_path: Path) -> None:
+    call, places = "tests.chaos.test_signals:play_and_be_stopped", ("main", "thread", "blocking")
+    pids = [nursery.start(call, tmp_path / where, where=where) for where in places]
+    for pid in pids:
+        assert nursery.wait(pid).stopped
+    threading.Event().wait(1.5 * ALLOWED)  # this is the fault, not a way to wait for something
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    assert [nursery.wait(pid).result for pid in pids] == [["won"]] * 3
 
 
 def test_of_two_that_are_started_at_once_one_trains(nursery: Nursery, straight: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from openmanus_rl.data.jsonl import read_trajectories
 from openmanus_rl.tracking.metrics_file import read_metrics
-from openmanus_rl.trainer import run
+from openmanus_rl.trainer import async_rollout, run
 from openmanus_rl.trainer.async_rollout import AheadCollector, Collected, fresh_enough
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
 from tests.trainer.ray_runs import cluster, ray_run, same_weights, told
@@ -88,6 +88,27 @@ def test_the_end_of_a_run_gives_up_what_is_being_played() -> None:
     assert started.wait(60)
     ahead.close()
     assert ahead.failure is None
+
+
+def test_the_end_of_a_run_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_rollout, "LAST_EPISODE", 0.2)
+    started, resumed = threading.Event(), threading.Event()
+
+    def collect(step: int, go_on: Callable[[], None]) -> Collected:
+        started.set()
+        assert resumed.wait(60)
+        go_on()
+        return Collected(step)
+
+    ahead = AheadCollector(collect, 1, 5, 0, 0)
+    assert started.wait(60)
+    ahead.close()
+    assert ahead._thread.is_alive()
+    assert ahead._thread.daemon
+    resumed.set()
+    ahead._thread.join(60)
+    assert not ahead._thread.is_alive()
+    assert (ahead.failure, ahead.done) == (None, {})
 
 
 def test_samples_that_are_too_old_are_dropped_and_counted(synchronous: Path) -> None:

@@ -182,3 +182,15 @@ def test_an_environment_that_hangs(tmp_path: Path, capsys: pytest.CaptureFixture
     shown = capsys.readouterr().err
     assert "made no turn in 12 s; its" in shown
     assert told(tmp_path)[1]["episodes"] == 6
+
+
+@pytest.mark.slow
+def test_an_environment_that_hangs_is_ended_in_its_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its worker plays in a thread, goes on with a fresh instance, and need not be replaced."""
+    ray_run(
+        tmp_path, "trainer.n_cpu_workers=1", "trainer.total_training_steps=1", "env.episode_seconds=3",
+        "env.env_name=tests.trainer.ray_envs:HangsOnce", f"env.options={{mark: {tmp_path / 'mark'}}}",
+    )  # fmt: skip
+    assert (tmp_path / "mark").exists()
+    assert "played again" not in capsys.readouterr().err
+    assert told(tmp_path)[1]["episodes"] == 6
