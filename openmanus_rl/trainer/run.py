@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -21,6 +20,7 @@ from openmanus_rl.trainer import checkpoint
 from openmanus_rl.trainer.base_model import find_base, keep_base
 from openmanus_rl.trainer.earlier import finish_setting_aside, make_way
 from openmanus_rl.trainer.ending import tell_end
+from openmanus_rl.trainer.interruption import interruptible
 from openmanus_rl.trainer.journal import Journal
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
 from openmanus_rl.trainer.origin import check_tokenizer, find_origin, read_origin
@@ -80,6 +80,11 @@ class Run:
             self.note_best()
         checkpoint.drop_old(self.directory, self.config.trainer.max_actor_ckpt_to_keep)
 
+    def stop(self, signal_name: str) -> None:
+        """Somebody asks for it."""
+        self.stopping = True
+        self.journal.display.warn(f"{signal_name}: finishing this step, then saving")
+
     def note_best(self) -> None:
         """Write down which checkpoint is the best so far, if any is."""
         if self.best_step:
@@ -126,7 +131,7 @@ def _train(config: Config, directory: Path, journal: Journal, command: str) -> t
         _remember_threads(directory, group)
         _keep_tokenizer(directory, group)
         journal.begin(trainer.step)
-        with _interruptible(run):
+        with interruptible(run.stop):
             _fit(run, trainer)
         record.interrupted = run.stopping and trainer.step < (config.trainer.total_training_steps or 0)
     return run, trainer.step
@@ -265,22 +270,3 @@ def _keep_tokenizer(directory: Path, group: WorkerGroup) -> None:
     path = directory / "tokenizer.json"
     if backend is not None and not path.is_file():
         write_whole(path, backend.to_str().encode())
-
-
-@contextmanager
-def _interruptible(run: Run) -> Iterator[None]:
-    """Ctrl-C finishes the step and saves; a second one stops at once."""
-
-    def stop(number: int, frame: Any) -> None:
-        del frame
-        if run.stopping:
-            raise KeyboardInterrupt
-        run.stopping = True
-        run.journal.display.warn(f"{signal.Signals(number).name}: finishing this step, then saving")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
