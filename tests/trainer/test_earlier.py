@@ -17,6 +17,7 @@ from openmanus_rl.trainer import base_model, checkpoint, earlier, run
 from openmanus_rl.trainer.checkpoint import CheckpointError, best_of, checkpoints, read_checkpoint
 from openmanus_rl.trainer.earlier import NOTE, OF_THE_RUN, OF_THE_START, finish_setting_aside, set_aside
 from openmanus_rl.trainer.origin import Origin
+from openmanus_rl.trainer.ray_cluster import WorkerLostError
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
 from openmanus_rl.viewer.run_files import RunFiles
 from tests.cli.conftest import Command, command
@@ -157,6 +158,27 @@ def test_going_on_from_elsewhere_sets_aside_all_that_is_here(made: Path, tmp_pat
     assert contents(here / "earlier_1") == before
     assert (saved_in(here), steps_in(here)) == ([2], [2])
     assert contents(there) == theirs
+
+
+def test_workers_that_are_lost_before_anything_is_saved_go_back_to_where_the_run_began(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original, steps = RayPPOTrainer.train_step, []
+
+    def lost(self: RayPPOTrainer) -> dict[str, float]:
+        steps.append(self.step)
+        if len(steps) == 1:
+            raise WorkerLostError("update_actor: rank 0 died")
+        return original(self)
+
+    monkeypatch.setattr(RayPPOTrainer, "train_step", lost)
+    there = copied(made, tmp_path / "there")
+    (tmp_path / "here").mkdir()
+    named = f"trainer.resume_mode={there / 'checkpoints' / 'step_000002'}"
+    run.train(lucky_config(tmp_path / "here", named, "trainer.total_training_steps=3"))
+    assert steps == [3, 3]
+    assert "rank 0 died; going back to step 2 with new workers" in capsys.readouterr().err
+    assert steps_in(tmp_path / "here" / "run") == [3]
 
 
 def test_the_same_command_again_sets_nothing_aside_where_nothing_came_of_it(tmp_path: Path, trained: Path) -> None:
