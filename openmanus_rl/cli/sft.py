@@ -92,10 +92,14 @@ def sft(
     _tell_data(source.name, train, validation, intake)
     settings = _settings(learner, model, steps, lr, tokens_per_step, observation_weight, patience, chosen)
     _tell_settings(settings, train)
-    metrics = _train(learner, train, validation, settings)
+    metrics, stopped = _train(learner, train, validation, settings)
     with mistakes():
         save(learner, tokenizer, out, overwrite)
+    if stopped:
+        print(f"interrupted after {int(metrics['steps']):,} of {settings.steps:,} steps; written: {out}")
     _tell_end(metrics, out)
+    if stopped:
+        raise SystemExit(exits.INTERRUPTED)
 
 
 # --- what is learned from ---------------------------------------------------------------------------------------
@@ -237,18 +241,27 @@ def _settings(
 
 def _train(
     learner: Any, train: "list[Sample]", validation: "list[Sample]", settings: "SftSettings"
-) -> dict[str, float]:
+) -> tuple[dict[str, float], bool]:
+    """The metrics, and whether somebody ended it before its last step."""
     from openmanus_rl.cli.progress import StepMeter
+    from openmanus_rl.trainer.interruption import interruptible
     from openmanus_rl.trainer.sft import fine_tune
 
     meter, start = StepMeter(settings.steps), time.perf_counter()
+    asked: list[str] = []
+
+    def stop(signal_name: str) -> None:
+        asked.append(signal_name)
+        print(f"{signal_name}: finishing this step, then writing the model", file=sys.stderr, flush=True)
+
     try:
-        with meter:
-            metrics = fine_tune(learner, train, settings, validation, meter.step)
+        with interruptible(stop), meter:
+            metrics = fine_tune(learner, train, settings, validation, meter.step, lambda: bool(asked))
     except KeyboardInterrupt:
         print("interrupted: nothing was written", file=sys.stderr)
         raise SystemExit(exits.INTERRUPTED) from None
-    return metrics | {"seconds": time.perf_counter() - start}
+    stopped = bool(asked) and metrics["steps"] < settings.steps
+    return metrics | {"seconds": time.perf_counter() - start}, stopped
 
 
 # --- what is told -----------------------------------------------------------------------------------------------

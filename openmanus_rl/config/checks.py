@@ -148,10 +148,16 @@ def _workers(config: Config) -> Iterator[Problem]:
             "is for machines without GPUs, but trainer.n_gpus_per_node is set: drop one of them",
             ("trainer.n_cpu_workers", "trainer.n_gpus_per_node"),
         )
+    if trainer.backend == "local" and trainer.n_gpus_per_node > 0:
+        yield Problem(
+            "local is this process, on the CPU, but trainer.n_gpus_per_node is set: set trainer.backend=ray, which "
+            "drives a single GPU as well, or trainer.n_gpus_per_node=0",
+            ("trainer.backend", "trainer.n_gpus_per_node"),
+        )
     elif trainer.backend == "local" and trainer.n_workers > 1:
         yield Problem(
             f"local is one worker, but {trainer.n_workers} are asked for: set trainer.backend=ray",
-            ("trainer.backend", "trainer.n_gpus_per_node", "trainer.n_cpu_workers", "trainer.nnodes"),
+            ("trainer.backend", "trainer.n_cpu_workers", "trainer.nnodes"),
         )
 
 
@@ -219,9 +225,6 @@ def _vllm(config: Config) -> Iterator[Problem]:
     if rollout.weight_transfer != "file" and not trainer.n_gpus_per_node:
         message = f"{rollout.weight_transfer} needs GPUs: leave it out, or set file"
         yield Problem(message, (f"{section}.weight_transfer", "trainer.n_gpus_per_node"))
-    elif rollout.weight_transfer != "file" and trainer.backend != "ray":
-        message = f"{rollout.weight_transfer} is between workers on Ray: set trainer.backend=ray, or file"
-        yield Problem(message, (f"{section}.weight_transfer", "trainer.backend"))
     elif rollout.weight_transfer != "file" and (rollout.weight_transfer == "nccl") != _engines_apart(config):
         wanted = "separate" if rollout.weight_transfer == "nccl" else "colocated"
         message = f"{rollout.weight_transfer} needs trainer.placement={wanted}, or set file"

@@ -160,7 +160,7 @@ class TrainerConfig(Section):
     max_failure_rate: UnitInterval = 0.2
     """The run halts when more of a step's episodes than this end in env_error, engine_error or reward_error."""
     backend: Literal["local", "ray"] | None = None
-    """`local` is this process. Default: `ray` when there is more than one worker."""
+    """`local` is this process, on the CPU. Default: `ray` with GPUs, be it one, and with more than one worker."""
     nnodes: Count = 1
     n_gpus_per_node: NonNegativeInt = 0
     """GPUs on each node; 0 trains on CPUs."""

@@ -74,7 +74,7 @@ def _resolve(config: Config) -> None:
 
     trainer = _with_defaults(
         trainer,
-        backend="ray" if trainer.n_workers > 1 else "local",
+        backend="ray" if on_gpu or trainer.n_workers > 1 else "local",
         n_env_workers=trainer.n_workers,
         total_training_steps=trainer.total_epochs * trainer.steps_per_epoch,
         experiment_name=re.sub(r"\W+", "-", f"{env.env_name}-{estimator}".lower()).strip("-"),

@@ -1,8 +1,12 @@
-"""The model that a run with `init:SIZE` starts from: made on the spot, and warmed up by the environment's expert."""
+"""The model that a run with `init:SIZE` starts from: made on the spot, and warmed up by the environment's expert.
+
+It is kept in `RUN/base`. A run that goes on from a checkpoint has the model of that one, and so its tokenizer.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +18,12 @@ from openmanus_rl.agent.demonstrations import (
 )
 from openmanus_rl.agent.parallel_demonstrations import demonstrate_parallel
 from openmanus_rl.agent.prompts import ChatTokens
-from openmanus_rl.config.models import INIT_PREFIX
+from openmanus_rl.config.models import INIT_PREFIX, model_shape
 from openmanus_rl.data.assemble import assemble
 from openmanus_rl.environments.configured import make_configured_env
 from openmanus_rl.tracking.console import WARM_START
+from openmanus_rl.trainer.checkpoint import CheckpointError
+from openmanus_rl.trainer.origin import base_is_current, note_base
 from openmanus_rl.trainer.sft import SftSettings, fine_tune
 from openmanus_rl.workers.init_model import init_model, save
 
@@ -28,10 +34,71 @@ if TYPE_CHECKING:
     from openmanus_rl.config.schema import Config
     from openmanus_rl.data.trajectory import Trajectory
     from openmanus_rl.tracking.display import Display
+    from openmanus_rl.trainer.origin import Origin
 
+BASE = "base"
 TEXT_EPISODES = 300
 # From so many demonstrations on, starting a process for each core pays.
 WORTH_PROCESSES = 3000
+
+
+def find_base(config: Config, directory: Path, origin: Origin, display: Display) -> str:
+    """Where the model is that the workers are made from; a new one is made once, and kept in the run directory."""
+    path = config.actor_rollout_ref.model.path
+    if not path.startswith(INIT_PREFIX):
+        return path
+    if origin.folder is not None:
+        return str(_base_of(config, directory, origin))
+    folder = directory.absolute() / BASE
+    if not base_is_current(config, directory):
+        if folder.is_dir():  # of settings that were changed before there was a checkpoint
+            shutil.rmtree(folder)
+        note_base(config, directory)
+        make_base_model(config, folder, display)
+    return str(folder)
+
+
+def _base_of(config: Config, directory: Path, origin: Origin) -> Path:
+    """The base of the run that a checkpoint is from, or the checkpoint's own model: all weights are in its state.
+
+    With LoRA only adapters are, and it must be that base. A model that is made anew would have a tokenizer of its own,
+    and the weights know the ids of theirs.
+    """
+    checkpoint = origin.folder
+    assert checkpoint is not None
+    assert origin.run_dir is not None
+    own, theirs, model = directory.absolute() / BASE, origin.run_dir / BASE, checkpoint.absolute() / "model"
+    if config.actor_rollout_ref.model.lora_rank:
+        found = [theirs, *([own] if base_is_current(config, directory) else [])]
+    else:
+        found = [theirs, model] if origin.is_in(directory) else [model, theirs]
+    base = next((folder for folder in found if (folder / "config.json").is_file()), None)
+    if base is None:
+        raise CheckpointError(
+            f"the model that {checkpoint} began with is not there: {theirs}. Put it back, or start anew with "
+            "trainer.resume_mode=disable"
+        )
+    wanted = config.actor_rollout_ref.model.path
+    if model_shape(str(base)) != model_shape(wanted):
+        raise CheckpointError(
+            f"{checkpoint} does not fit this config: its model is not of the size {wanted}. Set "
+            "actor_rollout_ref.model.path to what it was, or start anew with trainer.resume_mode=disable"
+        )
+    if base == model and origin.is_in(directory):  # it goes as soon as there are newer ones
+        keep_base(config, directory, str(base))
+        return own
+    return base
+
+
+def keep_base(config: Config, directory: Path, base: str) -> None:
+    """Have a new model's base in the run directory, where it was taken from elsewhere."""
+    own = directory.absolute() / BASE
+    if not config.actor_rollout_ref.model.path.startswith(INIT_PREFIX) or own.is_dir():
+        return
+    aside = own.with_name(f".{BASE}.partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.copytree(base, aside)
+    aside.rename(own)
 
 
 def make_base_model(config: Config, folder: Path, display: Display) -> None:

@@ -33,11 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = 1
-OF_SERVICES = ("wandb.json", "trackio.json")
-OF_THE_RUN = (
-    "base", "base.json", "engine.json", "metrics.jsonl", "tensorboard", "trajectories", "report.html",
-    "references.json", "run.json", "tokenizer.json",
-)  # fmt: skip
 NAME = re.compile(r"step_([0-9]{6,})")
 # Numbers and names of a state, without its tensors; a best.json is a line.
 MAX_STATE, MAX_BEST = 2**28, 10_000
@@ -48,7 +43,6 @@ UNREADABLE = (
 )  # fmt: skip
 LOCK_TRIES, LOCK_PAUSE = 10, 0.02
 TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-EARLIER = re.compile(r"earlier_([0-9]{1,9})")
 
 
 class CheckpointError(ValueError):
@@ -281,29 +275,6 @@ def _remove(folder: Path) -> None:
         # has a name that the next one who saves looks for.
         folder = folder.rename(folder.with_name(f".{folder.name}.old"))
     shutil.rmtree(folder)
-
-
-def set_aside(run_dir: Path, after: int) -> Path | None:
-    """Move what a run wrote after a step out of the way of one that starts anew from there; where to, if anything.
-
-    From the very start (`after=0`) that is everything. Nothing is deleted.
-    """
-    later = [path for path in checkpoints(run_dir) if step_of(path) > after]
-    best = best_of(run_dir)
-    names = ["best.json"] if best is not None and best["step"] > after else []
-    # What follows from here on differs, so it is another run for the services that hold one.
-    names += OF_SERVICES
-    if after == 0:
-        names += OF_THE_RUN
-    moved = later + [run_dir / name for name in names if (run_dir / name).exists()]
-    if not moved:
-        return None
-    taken = [int(found[1]) for path in run_dir.iterdir() if (found := EARLIER.fullmatch(path.name))]
-    target = run_dir / f"earlier_{1 + max(taken, default=0)}"
-    target.mkdir()
-    for path in moved:
-        path.rename(target / path.name)
-    return target
 
 
 # --- tensors apart from the rest ------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.tracking.display import make_display
-from openmanus_rl.tracking.loggers import RunInfo, make_loggers
+from openmanus_rl.tracking.loggers import Loggers, RunInfo, make_loggers
 from openmanus_rl.tracking.metrics_file import MetricsFile, read_metrics
 from openmanus_rl.tracking.trajectories import TrajectoryFiles
 from openmanus_rl.trainer.standstill import STEPS_WITHOUT_UPDATE, skipped_updates
@@ -25,31 +25,38 @@ TRAJECTORIES = "trajectories"
 
 
 class Journal:
-    """Opened before anything heavy is done. `resumed_after` is None for a new run.
+    """Shows what is done from the beginning on; in the run directory it touches nothing before `open`.
 
     The metrics file must be written, or the run stops; nothing else here is worth stopping a run for. Without
     `write_report` there is no page.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        directory: Path,
-        resumed_after: int | None = None,
-        write_report: WriteReport | None = None,
-    ) -> None:
+    metrics: MetricsFile
+    trajectories: TrajectoryFiles
+
+    def __init__(self, config: Config, directory: Path, write_report: WriteReport | None = None) -> None:
         trainer = config.trainer
         self.config, self.directory, self.write_report = config, directory, write_report
-        self.metrics = MetricsFile(directory / "metrics.jsonl", resumed_after)
-        self.history = read_metrics(self.metrics.path)
-        self.trajectories = TrajectoryFiles(directory / TRAJECTORIES, trainer.keep_trajectories, resumed_after or 0)
-        title = f"openmanus-rl  {trainer.experiment_name}"
-        self.display = make_display(title, "console" in trainer.logger)
-        info = RunInfo(
-            directory, trainer.project_name, str(trainer.experiment_name), config.model_dump(mode="json"), resumed_after
-        )
+        self.display = make_display(f"openmanus-rl  {trainer.experiment_name}", "console" in trainer.logger)
+        self.history: list[dict[str, Any]] = []
+        self.loggers = Loggers({}, self.display.warn)
         self.warned_of_skipping = False
+
+    def open(self, resumed_after: int | None) -> None:
+        """The directory is this run's: what is in it of later steps is forgotten. None is the very start."""
+        trainer = self.config.trainer
+        self._forget_after(resumed_after)
+        self.history = read_metrics(self.metrics.path)
+        settings = self.config.model_dump(mode="json")
+        info = RunInfo(
+            self.directory, trainer.project_name, str(trainer.experiment_name), settings, resumed_after
+        )  # fmt: skip
         self.loggers = make_loggers(trainer.logger, info, self.history, self.display.warn)
+
+    def _forget_after(self, step: int | None) -> None:
+        kept = self.config.trainer.keep_trajectories
+        self.metrics = MetricsFile(self.directory / "metrics.jsonl", step)
+        self.trajectories = TrajectoryFiles(self.directory / TRAJECTORIES, kept, step or 0)
 
     def begin(self, step: int) -> None:
         """Training starts after this step."""
@@ -57,9 +64,7 @@ class Journal:
 
     def go_back(self, step: int | None) -> None:
         """Forget what was told of later steps: they are done again. None is the very start."""
-        trainer = self.config.trainer
-        self.metrics = MetricsFile(self.metrics.path, step)
-        self.trajectories = TrajectoryFiles(self.trajectories.folder, trainer.keep_trajectories, step or 0)
+        self._forget_after(step)
         self.begin(step or 0)
 
     def step(self, step: int, metrics: dict[str, float]) -> None:

@@ -63,6 +63,7 @@ def training_problems(config: Config) -> list[Problem]:
     from openmanus_rl.config.models import INIT_PREFIX
     from openmanus_rl.config.problems import Problem
     from openmanus_rl.tracking.loggers import missing_packages
+    from openmanus_rl.trainer.ray_cluster import lora_fault
 
     rollout = config.actor_rollout_ref.rollout
     problems = component_problems(config)
@@ -71,6 +72,9 @@ def training_problems(config: Config) -> list[Problem]:
         if getattr(rollout, name) != neutral:
             message = f"training needs {neutral}: log-probs are over the whole vocabulary; val_kwargs may set it"
             problems.append(Problem(message, (f"actor_rollout_ref.rollout.{name}",)))
+    if fault := lora_fault(config):
+        keys = ("actor_rollout_ref.model.lora_rank", "trainer.n_gpus_per_node", "trainer.backend")
+        problems.append(Problem(fault, keys))
     own = config.critic.model.path if config.critic is not None else None
     if own is not None and own.startswith(INIT_PREFIX) and own != config.actor_rollout_ref.model.path:
         message = f"{own} makes a new model for the policy only: leave it out, and the critic starts from the policy's"

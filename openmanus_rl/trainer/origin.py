@@ -11,6 +11,7 @@ import orjson
 from openmanus_rl.config.changes import all_keys
 from openmanus_rl.config.models import local_path
 from openmanus_rl.data.durable import write_whole
+from openmanus_rl.data.plain_files import read_plain_file
 from openmanus_rl.trainer import checkpoint
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ NOT_FREE = ("trainer.seed", "actor_rollout_ref.rollout.temperature")
 # What a new model and its warm start are made from, besides what is free.
 OF_THE_BASE = ("actor_rollout_ref.model.path", "warm_start.", "env.", "data.max_prompt_length", "trainer.seed")
 
+MAX_TOKENIZER = 2**28
+
 
 class OtherRunError(checkpoint.CheckpointError):
     """The directory holds a run with other settings."""
@@ -43,6 +46,15 @@ class Origin:
     step: int = 0
     state: dict[str, Any] = field(default_factory=dict)
     folder: Path | None = None
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The directory of the run that saved it."""
+        return None if self.folder is None else self.folder.resolve().parent.parent
+
+    def is_in(self, directory: Path) -> bool:
+        """Whether it is a checkpoint of the run in this directory."""
+        return self.folder is not None and self.folder.resolve().parent == (directory / "checkpoints").resolve()
 
 
 def find_origin(config: Config, directory: Path) -> Origin:
@@ -102,6 +114,36 @@ def _is_same(key: str, before: str, now: str) -> bool:
     if key.endswith((".model.path", ".data_dir")):
         before, now = PurePath(before).name, PurePath(now).name
     return before == now
+
+
+def check_tokenizer(origin: Origin, path: str, tokenizer: Any) -> None:
+    """Refuse to go on with a tokenizer that is not the checkpoint's: the weights know other ids, and nothing tells."""
+    if origin.folder is None:
+        return
+    theirs, ours = (
+        _vocabulary(origin.folder / "model" / "tokenizer.json"),
+        getattr(tokenizer, "backend_tokenizer", None),
+    )
+    if theirs is None or ours is None or theirs == ours.get_vocab():
+        return
+    before = origin.state.get("config")
+    was = before.get("actor_rollout_ref.model.path") if isinstance(before, dict) else None
+    raise checkpoint.CheckpointError(
+        f"{origin.folder} does not fit this config: it was trained with another tokenizer than that of {path}. Set "
+        f"actor_rollout_ref.model.path to the model that it began with{f' ({was})' if was else ''}, or start anew with "
+        "trainer.resume_mode=disable"
+    )
+
+
+def _vocabulary(file: Path) -> dict[str, int] | None:
+    """The ids of a tokenizer; None where they cannot be told, as of one that is Python code."""
+    from tokenizers import Tokenizer
+
+    try:
+        found: dict[str, int] = Tokenizer.from_str(read_plain_file(file, MAX_TOKENIZER).decode()).get_vocab()
+    except Exception:  # noqa: BLE001 - it is written in Rust, which knows no other kind
+        return None
+    return found
 
 
 def base_is_current(config: Config, directory: Path) -> bool:

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from openmanus_rl.config.running import TrainerConfig
+    from openmanus_rl.config.schema import Config
 
 INSTALL = (
-    "trainer.backend=ray needs Ray: pip install 'openmanus-rl[ray]', or train in one process: trainer.backend=local"
+    "trainer.backend=ray needs Ray: pip install 'openmanus-rl[ray]', or train in one process on the CPU: "
+    "trainer.backend=local trainer.n_gpus_per_node=0"
 )
 
 
@@ -64,6 +66,17 @@ def gpu_fault(trainer: TrainerConfig) -> str | None:
     return (
         f"trainer.n_gpus_per_node={wanted}, but this machine has {has}. Set {instead}; "
         "to use the GPUs of a Ray cluster, trainer.ray_address=HOST:6379"
+    )
+
+
+def lora_fault(config: Config) -> str | None:
+    """Why a run on Ray cannot train adapters, and what to set instead; None where it need not."""
+    if not config.actor_rollout_ref.model.lora_rank or config.trainer.backend != "ray":
+        return None
+    instead = "trainer.backend=local" + (" trainer.n_gpus_per_node=0" if config.trainer.n_gpus_per_node else "")
+    return (
+        f"LoRA is trained in one process, on the CPU, in this version: set {instead}, or train all weights with "
+        "actor_rollout_ref.model.lora_rank=0"
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from openmanus_rl.rollout.vllm_settings import require_vllm
 from openmanus_rl.trainer.env_worker import EnvWorker
 from openmanus_rl.trainer.ray_agent import RayAgent
-from openmanus_rl.trainer.ray_cluster import Cluster, ClusterError, WorkerLostError
+from openmanus_rl.trainer.ray_cluster import Cluster, ClusterError, WorkerLostError, lora_fault
 from openmanus_rl.trainer.ray_workers import EngineWorker, TrainingRank
 from openmanus_rl.trainer.weight_sync import check_published, probe_requests, tensors_that_differ
 from openmanus_rl.trainer.worker_group import has_reference
@@ -318,11 +318,8 @@ class RayWorkerGroup:
 
 
 def _check(config: Config) -> None:
-    if config.actor_rollout_ref.model.lora_rank:
-        raise ClusterError(
-            "LoRA is trained in one process in this version: set trainer.backend=local, or train all weights with "
-            "actor_rollout_ref.model.lora_rank=0"
-        )
+    if fault := lora_fault(config):
+        raise ClusterError(fault)
     rollout = config.actor_rollout_ref.rollout
     if rollout.tensor_model_parallel_size > 1 and config.trainer.placement == "colocated":
         raise ClusterError(

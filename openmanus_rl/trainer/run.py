@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import signal
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import orjson
 
 from openmanus_rl.config.changes import all_keys
-from openmanus_rl.config.models import INIT_PREFIX
 from openmanus_rl.config.resolved import write_resolved
 from openmanus_rl.data.durable import naming, write_whole
 from openmanus_rl.environments.configured import make_configured_env
@@ -19,11 +17,13 @@ from openmanus_rl.rewards import RewardComposer
 from openmanus_rl.tracking.metrics_file import validation_score
 from openmanus_rl.tracking.record import recorded
 from openmanus_rl.trainer import checkpoint
-from openmanus_rl.trainer.base_model import make_base_model
+from openmanus_rl.trainer.base_model import find_base, keep_base
+from openmanus_rl.trainer.earlier import finish_setting_aside, make_way
 from openmanus_rl.trainer.ending import tell_end
+from openmanus_rl.trainer.interruption import interruptible
 from openmanus_rl.trainer.journal import Journal
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
-from openmanus_rl.trainer.origin import base_is_current, find_origin, note_base, read_origin
+from openmanus_rl.trainer.origin import check_tokenizer, find_origin, read_origin
 from openmanus_rl.trainer.ray_cluster import WorkerLostError
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
 from openmanus_rl.workers.lora import require_peft
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from openmanus_rl.config.schema import Config
     from openmanus_rl.environments.base import Split
+    from openmanus_rl.tracking.record import Recorded
     from openmanus_rl.trainer.journal import WriteReport
     from openmanus_rl.trainer.origin import Origin
     from openmanus_rl.trainer.worker_group import WorkerGroup
@@ -48,6 +49,8 @@ class Run:
     directory: Path
     journal: Journal
     group: WorkerGroup
+    origin: Path | None = None
+    """The checkpoint that it went on from."""
     trainer: RayPPOTrainer | None = None
     best: float = -1.0
     best_step: int = 0
@@ -77,6 +80,11 @@ class Run:
             self.note_best()
         checkpoint.drop_old(self.directory, self.config.trainer.max_actor_ckpt_to_keep)
 
+    def stop(self, signal_name: str) -> None:
+        """Somebody asks for it."""
+        self.stopping = True
+        self.journal.display.warn(f"{signal_name}: finishing this step, then saving")
+
     def note_best(self) -> None:
         """Write down which checkpoint is the best so far, if any is."""
         if self.best_step:
@@ -91,41 +99,59 @@ def train(config: Config, command: str = "", write_report: WriteReport | None = 
     if config.actor_rollout_ref.model.lora_rank:
         require_peft()  # now, not after a warm start of minutes
     with checkpoint.locked(directory):
-        origin = find_origin(config, directory)
-        step, resumed = origin.step, origin.folder is not None
-        if config.trainer.resume_mode != "auto" and (aside := checkpoint.set_aside(directory, step)):
-            print(f"what an earlier run left there is now in {aside}", flush=True)
-        with naming(directory / "config.yaml"):
-            write_resolved(config, directory)
-        journal = Journal(config, directory, step if resumed else None, write_report)
-        with recorded(directory, command, config.env.env_name, resumed) as record:
-            try:
-                run, reached = _train(config, directory, journal, origin)
-            finally:
-                journal.close()
-            record.interrupted = run.stopping and reached < (config.trainer.total_training_steps or 0)
+        journal = Journal(config, directory, write_report)
+        try:
+            _tell_aside(journal, finish_setting_aside(directory))
+            run, reached = _train(config, directory, journal, command)
+        finally:
+            journal.close()
         tell_end(config, directory, journal, reached, stopped=run.stopping, saved=run.saved)
     return directory
 
 
-def _train(config: Config, directory: Path, journal: Journal, origin: Origin) -> tuple[Run, int]:
+def _train(config: Config, directory: Path, journal: Journal, command: str) -> tuple[Run, int]:
     """Put the parts together and fit; the run, and the step that it reached."""
+    origin = find_origin(config, directory)
     with ExitStack() as parts:
-        group = _group(config, directory, journal, going_on=origin.folder is not None)
+        claim = partial(_claimed, config, directory, journal, origin, command)
+        record = None if origin.folder is not None else parts.enter_context(claim())
+        group, base = _group(config, directory, journal, origin)
         parts.enter_context(_closed_after(group.close))
-        _remember_threads(directory, group)
-        _keep_tokenizer(directory, group)
-        run = Run(config, directory, journal, group)
+        run = Run(config, directory, journal, group, origin.folder)
         env = make_configured_env(config.env, config.trainer.seed)
         parts.enter_context(_closed_after(env.close))
         trainer = _trainer(config, group, run, env.tasks)
         parts.enter_context(_closed_after(trainer.agent.close))
-        if origin.folder is not None:
+        if record is None:
+            # A checkpoint that does not fit leaves the directory as it was.
             _restore(run, trainer, origin)
+            record = parts.enter_context(claim())
+            keep_base(config, directory, base)
+            _take_over_best(run)
+        _remember_threads(directory, group)
+        _keep_tokenizer(directory, group)
         journal.begin(trainer.step)
-        with _interruptible(run):
+        with interruptible(run.stop):
             _fit(run, trainer)
+        record.interrupted = run.stopping and trainer.step < (config.trainer.total_training_steps or 0)
     return run, trainer.step
+
+
+@contextmanager
+def _claimed(config: Config, directory: Path, journal: Journal, origin: Origin, command: str) -> Iterator[Recorded]:
+    """The directory is this run's from here on; what is in it of another one has made way."""
+    _tell_aside(journal, make_way(config, directory, origin))
+    with naming(directory / "config.yaml"):
+        write_resolved(config, directory)
+    resumed = origin.folder is not None
+    journal.open(origin.step if resumed else None)
+    with recorded(directory, command, config.env.env_name, resumed) as record:
+        yield record
+
+
+def _tell_aside(journal: Journal, aside: Path | None) -> None:
+    if aside is not None:
+        journal.display.say(f"what an earlier run left there is now in {aside}")
 
 
 @contextmanager
@@ -140,16 +166,18 @@ def _closed_after(close: Callable[[], None]) -> Iterator[None]:
     close()
 
 
-def _group(config: Config, directory: Path, journal: Journal, going_on: bool) -> WorkerGroup:
-    """The workers, here or on Ray."""
-    path = _base(config, directory, journal, going_on)
+def _group(config: Config, directory: Path, journal: Journal, origin: Origin) -> tuple[WorkerGroup, str]:
+    """The workers, here or on Ray, and the model that they were made from."""
+    path = find_base(config, directory, origin, journal.display)
     trusted = config.actor_rollout_ref.model.trust_remote_code
     tokenizer = load_tokenizer(path, trusted)
+    check_tokenizer(origin, path, tokenizer)
     if config.trainer.backend == "ray":
         from openmanus_rl.trainer.ray_group import RayWorkerGroup
 
-        return RayWorkerGroup(config, path, tokenizer, journal.display.warn)
-    return LocalWorkerGroup(config, load_model(path, trust_remote_code=trusted), tokenizer, _threads(directory))
+        return RayWorkerGroup(config, path, tokenizer, journal.display.warn), path
+    threads = _threads(origin.run_dir or directory)
+    return LocalWorkerGroup(config, load_model(path, trust_remote_code=trusted), tokenizer, threads), path
 
 
 def _fit(run: Run, trainer: RayPPOTrainer) -> None:
@@ -168,15 +196,17 @@ def _fit(run: Run, trainer: RayPPOTrainer) -> None:
 
 
 def _go_back(run: Run, trainer: RayPPOTrainer, reason: str) -> None:
-    """New workers, as the last checkpoint has them; without one, as they were at the very start."""
+    """New workers, as the last checkpoint has them; without one, as they were when the run began."""
     found = checkpoint.checkpoints(run.directory)
-    origin = read_origin(run.config, found[-1] if found else None)
+    origin = read_origin(run.config, found[-1] if found else run.origin)
     run.journal.display.warn(f"{reason}; going back to step {origin.step} with new workers")
     run.group.rebuild()
-    run.journal.go_back(origin.step if origin.folder is not None else None)
     if origin.folder is not None:
         _restore(run, trainer, origin)
+        _take_over_best(run)
+        run.journal.go_back(origin.step)
         return
+    run.journal.go_back(None)
     run.group.publish_weights(0)
     trainer.start_over()
 
@@ -194,26 +224,16 @@ def _restore(run: Run, trainer: RayPPOTrainer, origin: Origin) -> None:
             f"{folder} does not fit this config ({reason}). Was the model, LoRA, the precision, the critic or the KL "
             "to the reference changed? Start anew with trainer.resume_mode=disable"
         ) from error
-    if run.best_step not in map(checkpoint.step_of, checkpoint.checkpoints(run.directory)):
-        run.best, run.best_step = -1.0, 0  # it is in the directory that the checkpoint is from
-    run.note_best()  # it may have been killed before it could
     run.group.publish_weights(origin.step)
     trainer.step = origin.step
     run.journal.display.say(f"going on after step {origin.step}: {folder}")
 
 
-def _base(config: Config, directory: Path, journal: Journal, going_on: bool) -> str:
-    """Where the model is that training starts from; a new one is made once, and kept in the run directory."""
-    path = config.actor_rollout_ref.model.path
-    if not path.startswith(INIT_PREFIX):
-        return path
-    folder = directory.absolute() / "base"
-    if not (going_on and folder.is_dir()) and not base_is_current(config, directory):
-        if folder.is_dir():  # of settings that were changed before there was a checkpoint
-            shutil.rmtree(folder)
-        note_base(config, directory)
-        make_base_model(config, folder, journal.display)
-    return str(folder)
+def _take_over_best(run: Run) -> None:
+    """What the checkpoint knows as the best so far, if it is here."""
+    if run.best_step not in map(checkpoint.step_of, checkpoint.checkpoints(run.directory)):
+        run.best, run.best_step = -1.0, 0  # it is in the directory that the checkpoint is from
+    run.note_best()  # it may have been killed before it could
 
 
 def _trainer(config: Config, group: WorkerGroup, run: Run, tasks: Callable[[Split], Sequence[str]]) -> RayPPOTrainer:
@@ -250,22 +270,3 @@ def _keep_tokenizer(directory: Path, group: WorkerGroup) -> None:
     path = directory / "tokenizer.json"
     if backend is not None and not path.is_file():
         write_whole(path, backend.to_str().encode())
-
-
-@contextmanager
-def _interruptible(run: Run) -> Iterator[None]:
-    """Ctrl-C finishes the step and saves; a second one stops at once."""
-
-    def stop(number: int, frame: Any) -> None:
-        del frame
-        if run.stopping:
-            raise KeyboardInterrupt
-        run.stopping = True
-        run.journal.display.warn(f"{signal.Signals(number).name}: finishing this step, then saving")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

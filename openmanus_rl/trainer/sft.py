@@ -50,12 +50,14 @@ def fine_tune(
     settings: SftSettings,
     validation: Sequence[Sample] = (),
     report: Callable[[int, dict[str, float]], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, float]:
     """Train the model in place; with validation samples, the weights of the best validation are kept.
 
     Validation comes before the first step as well: where training makes nothing better, the weights stay what they
-    were. The metrics are those of the last step, with `steps` and, if there was validation, `val_loss_before`,
-    `val_loss` (the best one) and `best_step`.
+    were. `should_stop` is asked after every step; the one after which it ends early is validated, too. The metrics are
+    those of the last step, with `steps` and, if there was validation, `val_loss_before`, `val_loss` (the best one) and
+    `best_step`.
     """
     if not samples:
         raise ValueError("there are no demonstrations to learn from")
@@ -75,7 +77,8 @@ def fine_tune(
     batches = _batches(samples, settings)
     for step in range(1, settings.steps + 1):
         metrics = _step(model, optimizer, next(batches), settings)
-        if validation and (step % settings.validate_every == 0 or step == settings.steps):
+        last = step == settings.steps or should_stop()
+        if validation and (step % settings.validate_every == 0 or last):
             loss = evaluate_loss(model, validation, settings.micro_batch_tokens)
             metrics["val_loss"] = loss
             waited += 1
@@ -84,7 +87,7 @@ def fine_tune(
                 best, waited = _copy(model), 0
         if report is not None:
             report(step, metrics)
-        if settings.patience and waited >= settings.patience:
+        if last or (settings.patience and waited >= settings.patience):
             break
     if best:
         model.load_state_dict(best)

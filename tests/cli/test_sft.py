@@ -1,5 +1,8 @@
 """`openmanus-rl sft`: from every kind of data to a model directory that plays."""
 
+import os
+import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -144,17 +147,66 @@ def test_how_the_expert_failed_is_told(command: Command, model_dir: Path, tmp_pa
     assert "3 left out: not won by the expert (3 step_limit)" in result.out
 
 
-def test_ctrl_c_writes_nothing(
-    command: Command, model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+CONVERSATION = '{{"conversations": [{{"from": "human", "value": "a{0}"}}, {{"from": "gpt", "value": "b{0}"}}]}}\n'
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, after: int, times: int = 1) -> None:
+    """Press Ctrl-C so often while a step is told of."""
+    told = progress.StepMeter.step
+
     def press(meter: progress.StepMeter, step: int, metrics: dict[str, float]) -> None:
-        del meter, metrics
-        if step == 2:
-            raise KeyboardInterrupt
+        told(meter, step, metrics)
+        for _ in range(times if step == after else 0):
+            os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(progress.StepMeter, "step", press)
+
+
+def test_ctrl_c_writes_the_best_weights_so_far(
+    command: Command, model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, after=2)
+    file, out = tmp_path / "c.jsonl", tmp_path / "m"
+    file.write_text("".join(CONVERSATION.format(k) for k in range(8)))
+    before = signal.getsignal(signal.SIGINT)
+    result = command("sft", model_dir, "--conversations", file, "--out", out, "--steps", 40, "--tokens-per-step", 60)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert result.code == 130
+    assert "SIGINT: finishing this step, then writing the model" in result.err
+    interrupted, last = result.out.splitlines()[-2:]
+    assert interrupted == f"interrupted after 3 of 40 steps; written: {out}"
+    # Every fourth step is validated, and so is the one after which it ended.
+    losses = re.search(r"validation loss (\d+\.\d+) -> (\d+\.\d+) after 3 steps in", last)
+    assert losses is not None, last
+    assert float(losses[2]) < float(losses[1])
+    assert differ(model_dir, out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.jsonl", "m"]
+
+
+def test_ctrl_c_without_validation_writes_the_weights_of_that_step(
+    command: Command, model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "c.jsonl"
-    file.write_text('{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}\n')
+    file.write_text(CONVERSATION.format(0))
+    words = ["sft", model_dir, "--conversations", file, "--valid-share", 0, *QUICK, "--out"]
+    with monkeypatch.context() as patch:
+        interrupt(patch, after=1)
+        result = command(*words, tmp_path / "two")
+    assert (result.code, "interrupted after 2 of 4 steps" in result.out) == (130, True)
+    assert "training loss" in result.out
+    interrupt(monkeypatch, after=4)  # there is nothing left to end
+    whole = command(*words, tmp_path / "four")
+    assert (whole.code, "interrupted" in whole.out) == (0, False)
+    assert differ(model_dir, tmp_path / "two")
+    assert differ(tmp_path / "two", tmp_path / "four")
+
+
+def test_a_second_ctrl_c_stops_at_once_and_writes_nothing(
+    command: Command, model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, after=2, times=2)
+    file = tmp_path / "c.jsonl"
+    file.write_text(CONVERSATION.format(0))
     result = command("sft", model_dir, "--conversations", file, "--out", tmp_path / "m", *QUICK)
     assert result.code == 130
     assert "interrupted: nothing was written" in result.err

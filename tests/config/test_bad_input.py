@@ -212,8 +212,26 @@ CASES = [
     ),
     Case(
         "several workers in one process",
-        ["trainer.backend=local", "trainer.n_gpus_per_node=4"],
+        ["trainer.backend=local", "trainer.n_cpu_workers=4"],
         ["trainer.backend: local is one worker, but 4 are asked for: set trainer.backend=ray"],
+    ),
+    *[
+        Case(
+            f"{gpus} in one process",
+            ["trainer.backend=local", f"trainer.n_gpus_per_node={gpus}"],
+            ["trainer.backend: local is this process, on the CPU, but trainer.n_gpus_per_node is set: set"],
+        )
+        for gpus in (1, 4)
+    ],
+    Case(
+        "LoRA on a GPU",
+        ["trainer.n_gpus_per_node=1", "actor_rollout_ref.model.lora_rank=8"],
+        ["lora_rank: LoRA is trained in one process, on the CPU, in this version: set trainer.backend=local trainer."],
+    ),
+    Case(
+        "LoRA on Ray",
+        ["trainer.backend=ray", "actor_rollout_ref.model.lora_rank=8"],
+        ["lora_rank: LoRA is trained in one process, on the CPU, in this version: set trainer.backend=local, or"],
     ),
     Case("GPUs and CPU workers", ["trainer.n_gpus_per_node=2", "trainer.n_cpu_workers=2"], ["n_cpu_workers: is for"]),
     Case(

@@ -32,3 +32,11 @@ def test_every_form_is_the_published_one(
     if form == "ppo":
         assert config.critic is not None
         assert config.critic.optim.lr == 1e-5
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_any_number_of_gpus_is_trained_on_by_ray(gpus: int) -> None:
+    """A run in this process trains on the CPU: one GPU must not end up there."""
+    config = load_config("alfworld_qwen2.5_1.5b_gigpo", overrides=[f"trainer.n_gpus_per_node={gpus}"])
+    assert (config.trainer.backend, config.trainer.n_workers) == ("ray", gpus)
+    assert (config.actor_rollout_ref.model.dtype, config.actor_rollout_ref.rollout.name) == ("bfloat16", "vllm")

@@ -21,9 +21,9 @@ from openmanus_rl.trainer.checkpoint import (
     find,
     open_checkpoint,
     read_checkpoint,
-    set_aside,
     write_checkpoint,
 )
+from openmanus_rl.trainer.earlier import set_aside
 from openmanus_rl.trainer.sharded import read_shards
 from tests.cli.conftest import Command, command
 from tests.hostile.fuzz import ODD, as_json, damaged, fuzzed, mangled, may_refuse
@@ -234,7 +234,7 @@ def test_odd_names_are_no_checkpoints(tmp_path: Path) -> None:
     assert [path.name for path in checkpoint.checkpoints(tmp_path)] == []
     with pytest.raises(ValueError, match="holds no checkpoint"):
         find(tmp_path)
-    assert set_aside(tmp_path, after=5) is None
+    assert set_aside(tmp_path, 5) is None
 
 
 # --- the commands ----------------------------------------------------------------------------------------------

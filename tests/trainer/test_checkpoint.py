@@ -1,4 +1,4 @@
-"""Writing a checkpoint over another, locks, and what is set aside."""
+"""Writing a checkpoint over another, and locks."""
 
 import errno
 import fcntl
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from openmanus_rl.trainer import checkpoint
-from openmanus_rl.trainer.checkpoint import RunInUseError, SaveError, checkpoints, locked, read_checkpoint, set_aside
+from openmanus_rl.trainer.checkpoint import RunInUseError, SaveError, checkpoints, locked, read_checkpoint
 
 
 class Killed(BaseException):
@@ -95,11 +95,3 @@ def refusing(code: int) -> Any:
         raise OSError(code, {errno.ENOLCK: "No locks available"}.get(code, "not now"))
 
     return flock
-
-
-def test_what_is_set_aside_gets_the_next_number(tmp_path: Path) -> None:
-    (tmp_path / "earlier_2").mkdir()  # the first was deleted
-    for number in (3, 4):
-        checkpoint.write_checkpoint(tmp_path, 1, state(number))
-        assert set_aside(tmp_path, after=0) == tmp_path / f"earlier_{number}"
-        assert number_in(tmp_path / f"earlier_{number}" / "step_000001") == number

@@ -1,14 +1,17 @@
 """A run goes on with the settings it had; with others it is another run, and says so."""
 
 import re
+import shutil
 from pathlib import Path
 
+import orjson
 import pytest
+from tokenizers import Tokenizer
 
 from openmanus_rl.trainer import base_model, run
-from openmanus_rl.trainer.checkpoint import best_of, checkpoints, read_checkpoint
+from openmanus_rl.trainer.checkpoint import CheckpointError, best_of, checkpoints, read_checkpoint
 from openmanus_rl.trainer.origin import FREE, NOT_FREE, OF_THE_BASE, OtherRunError, decides_learning
-from tests.trainer.runs import small_config
+from tests.trainer.runs import model_dir, small_config
 
 SHORT = "trainer.total_training_steps=1"
 OTHERS = [
@@ -89,7 +92,7 @@ def test_a_new_model_of_other_settings_is_made_anew(tmp_path: Path, monkeypatch:
     def die(_: object) -> None:
         raise InterruptedError("before the first checkpoint")
 
-    monkeypatch.setattr(run, "make_base_model", make)
+    monkeypatch.setattr(base_model, "make_base_model", make)
     new = ["actor_rollout_ref.model.path=init:nano", "warm_start.episodes=0", SHORT]
     with monkeypatch.context() as killed:
         killed.setattr(run.RayPPOTrainer, "fit", die)
@@ -99,6 +102,79 @@ def test_a_new_model_of_other_settings_is_made_anew(tmp_path: Path, monkeypatch:
     assert made == ["0", "1"], "once for each of the settings that it depends on"
     run.train(small_config(tmp_path, *new, "trainer.seed=1"))
     assert made == ["0", "1"]
+
+
+NEW = ["actor_rollout_ref.model.path=init:nano", "warm_start.episodes=0", "trainer.val_before_train=false"]
+
+
+@pytest.fixture(scope="module")
+def new_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of a run with a new model."""
+    folder = tmp_path_factory.mktemp("there")
+    run.train(small_config(folder, *NEW, SHORT))
+    return checkpoints(folder / "run")[0]
+
+
+def words_of(model: Path) -> dict[str, int]:
+    return dict(Tokenizer.from_file(str(model / "tokenizer.json")).get_vocab())
+
+
+def test_weights_that_go_on_elsewhere_keep_their_tokenizer(
+    new_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another seed and another template would make another tokenizer, and give every weight other words."""
+    monkeypatch.setattr(base_model, "make_base_model", lambda *_: pytest.fail("a new model was made"))
+    other = ["trainer.seed=1", "env.prompt_template=grid_compact", "trainer.save_freq=2"]
+    go_on = small_config(
+        tmp_path, *NEW, *other, f"trainer.resume_mode={new_run}", "trainer.total_training_steps=2"
+    )  # fmt: skip
+    run.train(go_on)
+    [saved] = checkpoints(tmp_path / "run")
+    assert words_of(saved / "model") == words_of(tmp_path / "run" / "base") == words_of(new_run / "model")
+    # By itself, too, from what is in its own directory; also where somebody has deleted the base.
+    for step in (3, 4):
+        run.train(small_config(tmp_path, *NEW, *other, f"trainer.total_training_steps={step}"))
+        saved = checkpoints(tmp_path / "run")[-1]
+        assert (saved.name, words_of(saved / "model")) == (f"step_00000{step}", words_of(new_run / "model"))
+        shutil.rmtree(tmp_path / "run" / "base")
+
+
+def test_a_checkpoint_of_another_size_is_refused(new_run: Path, tmp_path: Path) -> None:
+    other = "actor_rollout_ref.model.path=init:tiny"
+    with pytest.raises(CheckpointError, match="its model is not of the size init:tiny"):
+        run.train(small_config(tmp_path, *NEW, other, f"trainer.resume_mode={new_run}"))
+    assert not (tmp_path / "run" / "base").exists()
+
+
+def test_a_model_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    run.train(small_config(tmp_path, SHORT, "trainer.val_before_train=false"))
+    [saved] = checkpoints(tmp_path / "run")
+    file = model_dir(tmp_path) / "tokenizer.json"
+    content = orjson.loads(file.read_bytes())
+    ids = content["model"]["vocab"]
+    ids["a"], ids["b"] = ids["b"], ids["a"]
+    file.write_bytes(orjson.dumps(content))
+    for mode in ("auto", str(saved)):
+        with pytest.raises(
+            CheckpointError, match=r"trained with another tokenizer .* began with \(.*/model\), or start"
+        ):
+            run.train(small_config(tmp_path, f"trainer.resume_mode={mode}"))
+
+
+def test_adapters_go_on_elsewhere_with_the_model_they_belong_to(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    lora = [*NEW, "actor_rollout_ref.model.lora_rank=2"]
+    for folder in (here, there):
+        folder.mkdir()
+    run.train(small_config(there, *lora, SHORT))
+    [source] = checkpoints(there / "run")
+    onward = [*lora, "trainer.seed=1", f"trainer.resume_mode={source}", "trainer.total_training_steps=2"]
+    run.train(small_config(here, *onward))
+    weights = [(folder / "run" / "base" / "model.safetensors").read_bytes() for folder in (here, there)]
+    assert weights[0] == weights[1], "the base, not the merged weights of the checkpoint"
+    (there / "run" / "base").rename(tmp_path / "away")
+    with pytest.raises(CheckpointError, match=r"began with is not there: .*/there/run/base\. Put it back"):
+        run.train(small_config(here, *onward))
 
 
 def test_the_best_of_another_directory_is_not_named_in_this_one(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_starting_anew_sets_the_earlier_run_aside(tmp_path: Path, capsys: pytest
         )
     )
     assert [checkpoint.step_of(path) for path in checkpoint.checkpoints(tmp_path / "run")] == [1, 2]
-    assert {path.name for path in (tmp_path / "run" / "earlier_1").iterdir()} >= {"step_000004", "metrics.jsonl"}
+    assert {path.name for path in (tmp_path / "run" / "earlier_1").iterdir()} >= {"checkpoints", "metrics.jsonl"}
     assert "earlier_1" in capsys.readouterr().out
     earlier = checkpoint.checkpoints(tmp_path / "run")[0]
     run.train(small_config(tmp_path, f"trainer.resume_mode={earlier}", "trainer.total_training_steps=3"))

@@ -92,6 +92,17 @@ def test_training_that_makes_it_worse_stops_and_leaves_the_weights() -> None:
     assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
 
 
+def test_asked_to_stop_it_validates_once_more_and_keeps_the_best() -> None:
+    samples, model = short_samples(6), make_model(positions=2048)
+    settings = SftSettings(steps=30, tokens_per_step=600, lr=3e-3, warmup_steps=2, validate_every=100)
+    taken: list[int] = []
+    metrics = fine_tune(
+        model, samples[:4], settings, samples[4:], lambda step, _: taken.append(step), lambda: len(taken) == 2
+    )
+    assert (taken, metrics["steps"], metrics["best_step"]) == ([1, 2, 3], 3, 3)
+    assert evaluate_loss(model, samples[4:]) == pytest.approx(metrics["val_loss"], abs=1e-6)
+
+
 def lesson(name: str, traj_id: str) -> Lesson:
     [sample, *_] = short_samples(1)
     return Lesson(name, (Sample(**(_columns(sample) | {"traj_id": traj_id})),))
