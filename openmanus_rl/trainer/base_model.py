@@ -69,7 +69,7 @@ def _base_of(config: Config, directory: Path, origin: Origin) -> Path:
     assert origin.run_dir is not None
     own, theirs, model = directory.absolute() / BASE, origin.run_dir / BASE, checkpoint.absolute() / "model"
     if config.actor_rollout_ref.model.lora_rank:
-        found = [theirs, *([own] if base_is_current(config, directory) else [])]
+        found = [theirs]
     else:
         found = [theirs, model] if origin.is_in(directory) else [model, theirs]
     base = next((folder for folder in found if (folder / "config.json").is_file()), None)

@@ -106,6 +106,12 @@ def test_what_would_bias_learning_is_corrected_unless_told_otherwise() -> None:
     assert load_config(overrides=[*ahead, told]).actor_rollout_ref.actor.policy_loss.rollout_correction == "none"
 
 
+def test_what_only_training_refuses_can_still_be_played() -> None:
+    """A run with LoRA is evaluated on a GPU: its weights are merged by then."""
+    words = ["env.env_name=bandit", "actor_rollout_ref.model.path=init:nano", "actor_rollout_ref.model.lora_rank=4"]
+    assert load_config(None, None, [*words, "trainer.n_gpus_per_node=1"]).trainer.backend == "ray"
+
+
 def test_configs_do_not_share_what_was_computed_for_one() -> None:
     first = load_config(overrides=[*REQUIRED, "data.max_prompt_length=100"])
     second = load_config(overrides=[*REQUIRED, "data.max_prompt_length=200"])
