@@ -22,7 +22,6 @@ from openmanus_rl.agent.prompts import TextChat
 from openmanus_rl.agent.recording import (
     EnvFailedError,
     advance,
-    check_answer,
     ending,
     opening_situation,
     record_turn,
@@ -30,6 +29,7 @@ from openmanus_rl.agent.recording import (
 from openmanus_rl.agent.watchdog import close_in_time, in_time
 from openmanus_rl.data.failures import error_text
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
+from openmanus_rl.environments.answers import check_answer
 from openmanus_rl.environments.base import fill_blanks
 from openmanus_rl.environments.configured import make_configured_env
 from openmanus_rl.rollout.engine import Completion

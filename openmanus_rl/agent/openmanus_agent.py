@@ -19,7 +19,6 @@ from openmanus_rl.agent.memory import Memory, SimpleMemory, SummaryMemory
 from openmanus_rl.agent.recording import (
     EnvFailedError,
     advance,
-    check_answer,
     ending,
     opening_situation,
     record_turn,
@@ -27,6 +26,7 @@ from openmanus_rl.agent.recording import (
 from openmanus_rl.agent.watchdog import close_in_time, close_quietly
 from openmanus_rl.data.failures import error_text
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
+from openmanus_rl.environments.answers import check_answer
 from openmanus_rl.rollout.engine import Request, SamplingParams
 
 if TYPE_CHECKING:
