@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from openmanus_rl.agent.watchdog import close_in_time
 from openmanus_rl.config.changes import all_keys
 from openmanus_rl.config.resolved import write_resolved
 from openmanus_rl.data.durable import naming, write_whole
@@ -119,7 +120,7 @@ def _train(config: Config, directory: Path, journal: Journal, command: str) -> t
         parts.enter_context(_closed_after(group.close))
         run = Run(config, directory, journal, group, origin.folder)
         env = make_configured_env(config.env, config.trainer.seed)
-        parts.enter_context(_closed_after(env.close))
+        parts.enter_context(_closed_after(partial(close_in_time, env)))
         trainer = _trainer(config, group, run, env.tasks)
         parts.enter_context(_closed_after(trainer.agent.close))
         if record is None:
@@ -155,7 +156,7 @@ def _tell_aside(journal: Journal, aside: Path | None) -> None:
 
 
 @contextmanager
-def _closed_after(close: Callable[[], None]) -> Iterator[None]:
+def _closed_after(close: Callable[[], object]) -> Iterator[None]:
     """Close a part of the run. One that has died may die again of it: what is told is what went wrong first."""
     try:
         yield
