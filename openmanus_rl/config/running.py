@@ -175,8 +175,8 @@ class TrainerConfig(Section):
     n_env_workers: Count | None = None
     """Processes that play episodes on Ray, a CPU each. Default: as many as training workers."""
     stage_timeout: Positive = 1800.0
-    """On Ray no worker may be silent for longer, in seconds; then it counts as dead. So does an engine with
-    `async_rollout`."""
+    """On Ray no worker may be silent for longer, in seconds; then it counts as dead. So does an engine that
+    makes no step for so long, in a run of one process and with `async_rollout`."""
     async_rollout: AsyncRollout = AsyncRollout()
     max_restarts: NonNegativeInt = 3
     """How often a run on Ray goes on from its last checkpoint after training workers died; then it stops."""
