@@ -193,7 +193,7 @@ class Faulty(GridEnv):
 
 FAULTS = {
     "raise": "step: RuntimeError: the shop burnt down",
-    "nan": "the environment's answer cannot be recorded: reward",
+    "nan": "step: ValueError: the reward must be a finite number, got nan",
     "bytes": "step: TypeError: an observation is text, got bytes",
     "short": "step: TypeError: 5 values are expected, got tuple",
     "info": "step: TypeError: info has no won, task_type",
