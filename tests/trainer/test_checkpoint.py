@@ -28,10 +28,15 @@ def number_in(folder: Path) -> float:
 class Strikes:
     """The `at`-th call that moves or deletes something does not return, or (`before`) is not even made."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, at: int, error: BaseException, before: bool) -> None:
+    MOVING: tuple[tuple[Any, str], ...] = ((Path, "rename"), (shutil, "rmtree"))
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, at: int, error: BaseException, before: bool,
+        functions: tuple[tuple[Any, str], ...] = MOVING,
+    ) -> None:  # fmt: skip
         self.calls, self.at, self.error, self.before = 0, at, error, before
-        patch.setattr(Path, "rename", self.wrapped(Path.rename))
-        patch.setattr(shutil, "rmtree", self.wrapped(shutil.rmtree))
+        for owner, name in functions:
+            patch.setattr(owner, name, self.wrapped(getattr(owner, name)))
 
     def wrapped(self, function: Any) -> Any:
         def call(*given: Any, **named: Any) -> Any:

@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
 from openmanus_rl.viewer.run_files import RunFiles
 from tests.cli.conftest import Command, command
 from tests.trainer.runs import lucky_config, small_config
-from tests.trainer.test_checkpoint import Killed, number_in, state
+from tests.trainer.test_checkpoint import Killed, Strikes, number_in, state
 
 __all__ = ["command"]
 NO_CHECKPOINTS = ("trainer.save_freq=-1", "trainer.test_freq=-1", "trainer.total_training_steps=1")
@@ -214,27 +213,9 @@ def make_run(folder: Path) -> Path:
     return folder
 
 
-class Counted:
-    """What changes files is counted; the `at`-th of these calls does not return, or (`before`) is not even made."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, at: int, before: bool) -> None:
-        self.calls, self.at, self.before = 0, at, before
-        for owner, name in (
-            (Path, "rename"), (Path, "hardlink_to"), (Path, "unlink"), (Path, "mkdir"), (Path, "replace"),
-            (shutil, "copytree"),
-        ):  # fmt: skip
-            patch.setattr(owner, name, self.wrapped(getattr(owner, name)))
-
-    def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*given: Any, **named: Any) -> Any:
-            self.calls += 1
-            if self.calls != self.at:
-                return function(*given, **named)
-            if not self.before:
-                function(*given, **named)
-            raise Killed
-
-        return call
+CHANGING_FILES = (
+    (Path, "rename"), (Path, "hardlink_to"), (Path, "unlink"), (Path, "mkdir"), (Path, "replace"), (shutil, "copytree"),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -250,7 +231,7 @@ def test_killed_at_any_moment_of_it_the_next_one_finishes(
         folder = make_run(tmp_path / f"killed_{at}")
         all_there = set(contents(folder).values())
         with pytest.MonkeyPatch.context() as patch:
-            counted = Counted(patch, at, before)
+            counted = Strikes(patch, at, Killed(), before, CHANGING_FILES)
             try:
                 set_aside(folder, after, kept)
             except Killed:
