@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks.harness import machine
 from benchmarks.results_page import page
+from benchmarks.run_figures import step_groups, training_success
 from openmanus_rl.config.load import load_config
 from openmanus_rl.config.resolved import to_yaml
 
@@ -102,7 +103,6 @@ def _study(name: str, only: str | None, runs: Path) -> None:
                 others = [run for run in kept["runs"] if (run["form"], run["seed"]) != (form, seed)]
                 order = list(study.forms)
                 kept["runs"] = sorted([*others, row], key=lambda run: (order.index(run["form"]), run["seed"]))
-                kept["machine"] = machine()
                 kept["temperature"] = row.pop("temperature")
                 RESULTS.mkdir(exist_ok=True)
                 file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
@@ -129,6 +129,7 @@ def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directo
         "seed": seed,
         "command": " ".join(["openmanus-rl", *words]),
         "minutes": round(json.loads(finished.read_text())["minutes"], 1),
+        "machine": machine(),
         "cores": len(os.sched_getaffinity(0)),
         "before": before["splits"],
         "after": after["splits"],
@@ -138,6 +139,8 @@ def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directo
         },
         "temperature": config.actor_rollout_ref.rollout.val_kwargs.temperature,
         "best_step": after["checkpoint_step"],
+        "training_success": training_success(directory),
+        "step_groups": step_groups(directory),
         "curve": after["convergence"]["validations"],
         "thresholds": after["convergence"]["thresholds"],
     }

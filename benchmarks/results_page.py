@@ -19,8 +19,17 @@ Wilson interval. "before" is the model that training starts from, "after" the ch
 validation, which is what a run reports and exports. "curve" is validation success over the steps, from 0 to 100 %.
 It is chosen on the first tasks of each validation split (`data.val_batch_size`), which are among the tasks played here.
 No task is played twice. Minutes are those of the whole training command, making the model, the warm start and
-validations included, on the cores of the last column; other work may have shared them.
+validations included, on the cores of the last column; other work may have shared them. "in training, all steps" is
+success of the sampled training episodes, mean over the whole run: who learns sooner has more of it. The same command
+may end a little differently: the engine takes as many threads as it finds fastest, and rounding follows the threads
+([rollouts](rollouts.md)).
 """
+
+STEP_GROUPS = """What GiGPO's step groups add to GRPO here. The reward comes with the last step only, so a lost episode
+has nothing from any of its states on: step groups change how much a turn is praised or blamed, hardly ever which of
+both. Of the episodes that the GiGPO runs have kept: the part of turns whose state another turn of the same task has met
+as well, the correlation of GiGPO's advantages with those that GRPO would have given the same tokens, and the part of
+tokens where one praises what the other blames:"""
 
 
 def page(studies: Sequence[dict[str, Any]]) -> str:
@@ -31,7 +40,7 @@ def page(studies: Sequence[dict[str, Any]]) -> str:
 
 def _study(study: dict[str, Any]) -> str:
     several = len({run["seed"] for run in study["runs"]}) > 1
-    lines = [f"## Recipe `{study['recipe']}`", "", f"Machine: {study['machine']}. {_played(study)}", ""]
+    lines = [f"## Recipe `{study['recipe']}`", "", f"{_machines(study['runs'])} {_played(study)}", ""]
     lines += ["| | seed | before | after | best step | first 50 / 80 / 90 % at step | curve | minutes | cores |"]
     lines += ["|---|---|---|---|---|---|---|---|---|"]
     lines += [_row(run) for run in study["runs"]]
@@ -41,11 +50,12 @@ def _study(study: dict[str, Any]) -> str:
         "",
         "Mean over the seeds, with the lowest and the highest:" if several else "The same run, and more of it:",
         "",
-        "| | before | after | after, seen tasks | score after | steps an episode |",
+        "| | before | after | after, seen tasks | score after | steps an episode | in training, all steps |",
     ]
-    lines += ["|---|---|---|---|---|---|"]
+    lines += ["|---|---|---|---|---|---|---|"]
     forms = list(dict.fromkeys(run["form"] for run in study["runs"]))
     lines += [_together(form, [run for run in study["runs"] if run["form"] == form]) for form in forms]
+    lines += _step_groups(study["runs"]) if len(forms) > 1 else []
     for name in dict.fromkeys(name for run in study["runs"] for name in run.get("elsewhere", {})):
         lines += ["", f"The same models on {name}:", "", "| | seed | success | steps an episode |", "|---|---|---|---|"]
         lines += [_elsewhere(run, run["elsewhere"][name]) for run in study["runs"] if name in run.get("elsewhere", {})]
@@ -55,6 +65,16 @@ def _study(study: dict[str, Any]) -> str:
         for run in study["runs"]
     ]
     return "\n".join([*lines, "```", ""])
+
+
+def _machines(runs: Sequence[dict[str, Any]]) -> str:
+    """What the runs were made on; minutes on different machines do not compare."""
+    of: dict[str, list[str]] = {}
+    for run in runs:
+        of.setdefault(run["machine"], []).append(f"{run['form']} {run['seed']}")
+    if len(of) == 1:
+        return f"Machine: {next(iter(of))}."
+    return "Machines: " + "; ".join(f"{machine} ({', '.join(names)})" for machine, names in of.items()) + "."
 
 
 def _played(study: dict[str, Any]) -> str:
@@ -99,7 +119,27 @@ def _together(form: str, runs: Sequence[dict[str, Any]]) -> str:
     columns = (("before", split), ("after", split), ("after", "valid_seen"))
     cells = [form, *(_over_seeds([run[when][split]["success"]["rate"] for run in runs]) for when, split in columns)]
     score = 100 * statistics.fmean(run["after"][split]["score"] for run in runs)
-    return f"| {' | '.join([*cells, f'{score:.1f}', f'{steps:.1f}'])} |"
+    training = [run["training_success"] for run in runs if "training_success" in run]
+    sooner = _over_seeds(training) if training else "-"
+    return f"| {' | '.join([*cells, f'{score:.1f}', f'{steps:.1f}', sooner])} |"
+
+
+def _step_groups(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """What GiGPO does that GRPO does not: how much there is to compare, and how much it changes."""
+    found = [(run["seed"], run["step_groups"]) for run in runs if run.get("step_groups")]
+    if not found:
+        return []
+    lines = [
+        "",
+        STEP_GROUPS,
+        "",
+        "| seed | turns | state met again | correlation | other sign |",
+        "|---|---|---|---|---|",
+    ]
+    return lines + [
+        f"| {seed} | {of['turns']:,} | {of['shared']:.1%} | {of['correlation']:.3f} | {of['other_sign']:.1%} |"
+        for seed, of in found
+    ]
 
 
 def _elsewhere(run: dict[str, Any], summary: dict[str, Any]) -> str:

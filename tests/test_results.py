@@ -22,3 +22,14 @@ def test_the_commands_are_sound(name: str) -> None:
     for form in study.forms.values():
         overrides = (*form, *start)
         assert load_config(study.recipe, None, overrides).trainer.total_training_steps
+
+
+def test_runs_on_different_machines_are_told_apart() -> None:
+    study = json.loads((RESULTS / "default.json").read_text())
+    for run in study["runs"]:
+        run["machine"] = "a fast one" if run["form"] == "gigpo" else "a slow one"
+    made = page([study])
+    assert "Machines: a fast one (gigpo 0, gigpo 1, gigpo 2); a slow one (grpo 0, " in made
+    for run in study["runs"]:
+        run["machine"] = "the one"
+    assert "Machine: the one. " in page([study])

@@ -20,7 +20,8 @@ pytestmark = NEEDS_VLLM
 VLLM = "actor_rollout_ref.rollout.name=vllm"
 # The default recipe in rooms of nine cells, with a shorter warm start: ten steps are enough to see it learn.
 SMALL_ROOMS = (
-    "env.options.size=3", "env.max_steps=12", "data.max_prompt_length=500", "warm_start.steps=26",
+    "env.options.size=3", "env.max_steps=12", "data.max_prompt_length=500",
+    "warm_start.episodes=1000", "warm_start.steps=26",
     "trainer.total_epochs=10", "actor_rollout_ref.actor.optim.lr_warmup_steps=2",
     "actor_rollout_ref.actor.optim.warmup_style=constant", "trainer.test_freq=-1", "trainer.save_freq=-1",
     "trainer.val_before_train=false", "trainer.keep_trajectories=0", "actor_rollout_ref.rollout.n_threads=1",
