@@ -72,8 +72,10 @@ def evaluate(
     from openmanus_rl.cli.eval_report import show_report
     from openmanus_rl.cli.flags import config_from_flags, load_player, served_model
     from openmanus_rl.cli.screen import make_console, shown
-    from openmanus_rl.cli.subjects import find_subject
+    from openmanus_rl.cli.subjects import check_present, find_subject
 
+    if not any((base_url, recipe, config, env, *(word.startswith("env.env_name=") for word in overrides or ()))):
+        check_present(model_or_run)
     subject, own_config = find_subject(model_or_run) if base_url is None else (_served(model_or_run), None)
     path, served = served_model(subject.model, base_url, api_key, tokenizer)
     if recipe is None and config is None:

@@ -8,6 +8,22 @@ if TYPE_CHECKING:
     from openmanus_rl.evaluation.report import Subject
 
 
+def check_present(given: str) -> None:
+    """Refuse a path where nothing is. It might be a model's name, but one without an environment cannot play either."""
+    from openmanus_rl.config.models import INIT_PREFIX, exists, local_path
+    from openmanus_rl.config.problems import ConfigError, Problem, did_you_mean
+
+    path = local_path(given)
+    if exists(path) or given.startswith(INIT_PREFIX):
+        return
+    beside = path.parent
+    names = [str(beside / entry.name) for entry in beside.iterdir() if entry.is_dir()] if beside.is_dir() else []
+    close = did_you_mean(given, names)
+    raise ConfigError(
+        [Problem(f"{given}: no such run or model here{close or '; a model by its name also needs --env or --recipe'}")]
+    )
+
+
 def find_subject(given: str) -> "tuple[Subject, Path | None]":
     """The model that was meant, and the config of the run that it belongs to, if it does."""
     from openmanus_rl.config.models import exists, local_path
