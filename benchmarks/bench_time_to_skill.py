@@ -1,7 +1,8 @@
 """Time to skill: seconds and tokens of training until 80 % of held-out tasks are solved; this package and TRL.
 
 Ours is the default recipe as it is (GiGPO), and with GRPO; TRL's is its GRPO (no KL, its default) with the recipe's
-rate and schedule. All start from the same warm-started model and play the same tasks in the same groups, two optimizer
+rate, schedule and number of steps; only its reward has no price of invalid actions, which it could take off whole
+episodes only. All start from the same warm-started model and play the same tasks in the same groups, two optimizer
 steps a batch, one thread. They take turns, step by step. Every 5 steps all are evaluated in the same way, greedily on
 200 tasks that nobody trains on; the clock stands still meanwhile. $BENCH_SKILL_SEEDS ("0 1 2") and
 $BENCH_SKILL_MINUTES (15, of each side's own training) bound it.
@@ -28,9 +29,11 @@ SIDES = {
 class Learner:
     """One side of one seed, and its curve."""
 
-    def __init__(self, name: str, seed: int, last_step: int) -> None:
+    def __init__(self, name: str, seed: int) -> None:
         venv, module, estimator, kl = SIDES[name]
         work = Work(base_model("nano", seed), seed=seed, estimator=estimator, kl=kl)
+        last_step = work.config().trainer.total_training_steps
+        assert last_step is not None
         self.name, self.seed, self.last_step = name, seed, last_step
         self.side = Side(name, venv, module, work, "step")
         self.seconds = 0.0
@@ -81,7 +84,7 @@ def run(report: Report) -> None:
     report.peers["TRL"] = peer_versions("peers")
     results: list[dict[str, Any]] = []
     for seed in map(int, os.environ.get("BENCH_SKILL_SEEDS", "0 1 2").split()):
-        learners = [Learner(name, seed, last_step=80) for name in SIDES]
+        learners = [Learner(name, seed) for name in SIDES]
         while any(not learner.done(limit) for learner in learners):
             for learner in learners:
                 if not learner.done(limit):

@@ -29,13 +29,17 @@ def page(records: dict[str, Record]) -> str:
 
 
 def measured(record: Record) -> str:
-    """When, on what, and with which versions; older results know less."""
+    """When, on what, and with which versions; older results know less.
+
+    `since_then`, added by hand to a record, says what has changed until the benchmark is run again.
+    """
     text = f"Measured {record['when'][:10]} on {record['machine']}"
     text += f", {record['memory_gib']:.0f} GiB" if "memory_gib" in record else ""
     text += f", commit {record['commit']}" if "commit" in record else ""
     text += f", {_versions(record['versions'])}" if record.get("versions") else ""
     beside = [f"{name}: {_versions(packages)}" for name, packages in record.get("peers", {}).items()]
-    return ". ".join([text, *beside, f"`python -m benchmarks {record['benchmark']}`"])
+    told = ". ".join([text, *beside, f"`python -m benchmarks {record['benchmark']}`"])
+    return f"{told}\n\nTo be repeated: {record['since_then']}" if "since_then" in record else told
 
 
 def _versions(packages: dict[str, str]) -> str:

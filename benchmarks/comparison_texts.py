@@ -150,9 +150,10 @@ SKILL = """
 Training time until 80 % of 200 held-out tasks are solved, played greedily, from the default recipe's warm-started
 model of 1 M parameters. Ours is the default recipe as it is (GiGPO), and for comparison with
 `algorithm.adv_estimator=grpo`; TRL is its GRPO with the recipe's learning rate, schedule, clipping and groups, and no
-KL, its default. All start from the same weights and play the same tasks in the same order, 16 groups of 8 a step, two
+KL, its default. An invalid action has a price in ours, at its own turn; TRL knows one reward an episode, and has the
+plain one. All start from the same weights and play the same tasks in the same order, 16 groups of 8 a step, two
 optimizer steps each. They take turns, step by step. Every 5 steps all are evaluated by the same function, on nobody's
-clock. Who does not get there in {minutes:.0f} minutes of its own training, or 80 steps, is "not reached", and counts
-in the ratio with the time it had. "TRL, GRPO over this package, GRPO" compares the same algorithm; the first ratio is
-also one of algorithms.
+clock. Who does not get there in {minutes:.0f} minutes of its own training, or in the recipe's steps, is "not reached",
+and counts in the ratio with the time it had. "TRL, GRPO over this package, GRPO" compares the same algorithm; the first
+ratio is also one of algorithms.
 """

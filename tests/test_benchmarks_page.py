@@ -40,7 +40,7 @@ def test_trl_plays_our_episodes_token_for_token() -> None:
     assert Room.steps_taken - before == len(played.turns) == config.env.max_steps
     invalid = sum(not turn.action_valid for turn in played.turns)
     assert 0 < invalid < len(played.turns)
-    assert room.get_reward() == sum(turn.reward for turn in played.turns) - 0.01 * invalid
+    assert room.get_reward() == sum(turn.reward for turn in played.turns)
 
 
 def test_make_bench_measures_every_page_with_numbers() -> None:

@@ -57,8 +57,7 @@ class Room:
         """Begin a task; what is seen first."""
         observation, info = self._env.reset(seed=self.config.trainer.seed, options={"task": task})
         self._now, self._info = opening_situation(observation, info), info
-        self._steps = self._invalid = 0
-        self._won = 0.0
+        self._steps, self._paid = 0, 0.0
         return self._template.render("start", **self._now.values([]))
 
     def act(self, action: str) -> str:
@@ -74,7 +73,7 @@ class Room:
         now, over = self._now, False
         if parsed.action is not None:
             observation, reward, terminated, truncated, self._info = self._env.step(parsed.action)
-            self._won += float(reward)
+            self._paid += float(reward)
             over = terminated or truncated
         else:
             observation = now.observation
@@ -82,7 +81,6 @@ class Room:
         now.observation, now.admissible_actions = observation, self._info["admissible_actions"]
         valid = parsed.valid and bool(self._info["action_valid"])
         now.problem = "" if valid else parsed.problem or "the action does nothing here"
-        self._invalid += not valid
         self._steps += 1
         Room.steps_taken += 1
         if over or self._steps >= self.config.env.max_steps:
@@ -90,7 +88,5 @@ class Room:
         return self._template.render("turn", **now.values(now.past))
 
     def get_reward(self) -> float:
-        """What the episode paid, less the recipe's price of invalid actions."""
-        actor = self.config.actor_rollout_ref.actor
-        price = actor.invalid_action_penalty_coef if actor.use_invalid_action_penalty else 0.0
-        return self._won - price * self._invalid
+        """What the episode paid. Taking the price of an invalid action off it would blame all of its turns."""
+        return self._paid

@@ -87,16 +87,16 @@ def held_out_success(model: Any, tokenizer: Any, work: Work, config: Config) -> 
 
 
 def base_model(size: str, seed: int = 0) -> str:
-    """The recipe's model in one of our sizes, after the recipe's warm start; made once and kept."""
+    """The recipe's model in one of our sizes, after the recipe's warm start; kept until the recipe makes another."""
     from openmanus_rl.tracking.display import Silent
-    from openmanus_rl.trainer.base_model import make_base_model
+    from openmanus_rl.trainer.base_model import find_base
+    from openmanus_rl.trainer.origin import Origin
 
+    own = (f"actor_rollout_ref.model.path=init:{size}", f"trainer.seed={seed}")
     folder = KEPT / f"{size}-{seed}"
-    if not folder.is_dir():
-        print(f"making the model {size}, with the recipe's warm start", flush=True)
-        own = (f"actor_rollout_ref.model.path=init:{size}", f"trainer.seed={seed}")
-        make_base_model(load_config(RECIPE, None, own), folder, Silent())
-    return str(folder.resolve())
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"the model {size}, with the recipe's warm start", flush=True)
+    return find_base(load_config(RECIPE, None, own), folder, Origin(), Silent())
 
 
 class Stopwatch:

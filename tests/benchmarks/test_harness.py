@@ -55,6 +55,8 @@ def test_a_result_says_what_it_depends_on(tmp_path: Path) -> None:
 def test_a_result_of_before_these_were_kept_is_shown() -> None:
     old = {"benchmark": "update", "when": "2026-11-16T17:01:46+00:00", "machine": "Intel, 2 cores", "rows": []}
     assert measured(old) == "Measured 2026-11-16 on Intel, 2 cores. `python -m benchmarks update`"
+    changed = measured({**old, "since_then": "made with half of it."})
+    assert changed == f"{measured(old)}\n\nTo be repeated: made with half of it."
     records = kept()
     for record in records.values():
         for name in ("memory_gib", "commit", "versions", "peers"):
