@@ -120,8 +120,9 @@ every state once, GAE's scan passes over the tokens log2(longest episode) times,
 GRPO adds up groups. Where the time of a row grows nevertheless, it is mostly the price of memory: one column of a batch
 (32 floats a row) has 34 MB, which the C library asks of the system for every intermediate result and gives back, and
 the system hands out such memory page by page. "Memory kept" is the same in a process whose allocator gives nothing back
-(`KEPT` in `benchmarks/bench_advantages.py`): what is left there is the estimators' own growth. Where the time of a row
-shrinks, a small batch pays more for what every call costs once.
+(`KEPT` in `benchmarks/bench_advantages.py`): what is left there is the estimators' own growth. Of GiGPO something is
+left: it reads every state once, texts of 300 letters, and those of 262,144 rows have 79 MB and lie in no cache. Where
+the time of a row shrinks, a small batch pays more for what every call costs once.
 """
 
 SHARES = """
