@@ -5,7 +5,7 @@ rate, schedule and number of steps; only its reward has no price of invalid acti
 episodes only. All start from the same warm-started model and play the same tasks in the same groups, two optimizer
 steps a batch, one thread. They take turns, step by step. Every 5 steps all are evaluated in the same way, greedily on
 200 tasks that nobody trains on; the clock stands still meanwhile. $BENCH_SKILL_SEEDS ("0 1 2") and
-$BENCH_SKILL_MINUTES (15, of each side's own training) bound it.
+$BENCH_SKILL_MINUTES (30, of each side's own training) bound it.
 """
 
 import os
@@ -80,7 +80,7 @@ class Learner:
 
 def run(report: Report) -> None:
     """Each seed in turn, all sides of it side by side."""
-    limit = 60 * float(os.environ.get("BENCH_SKILL_MINUTES", "15"))
+    limit = 60 * float(os.environ.get("BENCH_SKILL_MINUTES", "30"))
     report.peers["TRL"] = peer_versions("peers")
     results: list[dict[str, Any]] = []
     for seed in map(int, os.environ.get("BENCH_SKILL_SEEDS", "0 1 2").split()):

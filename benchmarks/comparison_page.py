@@ -129,7 +129,10 @@ def _update(record: Record) -> str:
 
 def _advantages(record: Record) -> str:
     sizes = table({"ms": "ms", "us_a_row": "µs a row"}, _picked(record, lambda what: "rows of" in what))
-    columns = {"rows": "rows", "ms": "ms", "step_seconds": "seconds of the step", "percent": "share, %"}
+    columns = {
+        "rows": "rows", "ms": "ms", "step_seconds": "seconds of the step",
+        "median": "share, %", "lowest": "lowest", "highest": "highest",
+    }  # fmt: skip
     shares = table(columns, _picked(record, lambda what: "in a training step" in what))
     growth = {"over_16k": "times that at 16,384", "over_1k": "times that at 1,024"}
     grown = table(growth, [row for row in record["rows"] if "over_1k" in row])

@@ -116,11 +116,13 @@ time grows in proportion.
 
 GROWTH = """
 The time of a row at 262,144 rows. An estimator does the same work for a row in a batch of any size: GiGPO looks up
-every state once, GAE's scan passes over the tokens log2(longest episode) times, GRPO adds up groups. Where the time of
-a row grows nevertheless, memory is the likely reason; no cache misses were counted. At 262,144 rows one column of a
-batch (32 floats a row) has 34 MB, more than the caches next to a core hold, and GAE goes over several such columns
-again and again; at 16,384 rows it has 2 MB, at 1,024 it has 131 kB. The states themselves, texts of 300 letters, grow
-alike. Where the time of a row shrinks, a small batch pays more for what every call costs once.
+every state once, GAE's scan passes over the tokens log2(longest episode) times, in blocks that a core's cache holds,
+GRPO adds up groups. Where the time of a row grows nevertheless, it is mostly the price of memory: one column of a batch
+(32 floats a row) has 34 MB, which the C library asks of the system for every intermediate result and gives back, and
+the system hands out such memory page by page. "Memory kept" is the same in a process whose allocator gives nothing back
+(`KEPT` in `benchmarks/bench_advantages.py`): what is left there is the estimators' own growth. Of GiGPO something is
+left: it reads every state once, texts of 300 letters, and those of 262,144 rows have 79 MB and lie in no cache. Where
+the time of a row shrinks, a small batch pays more for what every call costs once.
 """
 
 SHARES = """
@@ -154,6 +156,6 @@ KL, its default. An invalid action has a price in ours, at its own turn; TRL kno
 plain one. All start from the same weights and play the same tasks in the same order, 16 groups of 8 a step, two
 optimizer steps each. They take turns, step by step. Every 5 steps all are evaluated by the same function, on nobody's
 clock. Who does not get there in {minutes:.0f} minutes of its own training, or in the recipe's steps, is "not reached",
-and counts in the ratio with the time it had. "TRL, GRPO over this package, GRPO" compares the same algorithm; the first
-ratio is also one of algorithms.
+and counts in the ratio with the time it had; a seed that neither side of a ratio learned is left out of it. "TRL, GRPO
+over this package, GRPO" compares the same algorithm; the first ratio is also one of algorithms.
 """

@@ -5,7 +5,8 @@ GAE, REINFORCE++ and GiGPO's step returns are all the recurrence
     out[i] = values[i] + factor * out[next(i)]
 
 where next(i) is the following entry of the same segment. By doubling (Hillis and Steele 1986) it takes about
-log2(longest segment) tensor operations instead of one per position.
+log2(longest segment) tensor operations instead of one per position. They run block after block of whole segments, so
+that the time of an entry does not grow with the batch.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ import torch
 from openmanus_rl.algorithms.groups import row_codes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
     from openmanus_rl.algorithms.groups import Labels
+
+BLOCK = 32_768
+"""Entries that are scanned together: few enough to stay in a core's cache while they are gone over again and again."""
 
 
 def action_tokens_by_episode(mask: Tensor, traj_index: Labels | None = None) -> tuple[Tensor, Tensor]:
@@ -30,13 +36,16 @@ def action_tokens_by_episode(mask: Tensor, traj_index: Labels | None = None) -> 
     Without `traj_index` every row is an episode of its own; with it, rows of one trajectory follow one another
     (so its name must be unique in the batch).
     """
-    place = mask.reshape(-1).nonzero().squeeze(-1)
-    row = place.div(max(mask.shape[1], 1), rounding_mode="floor")
+    width = max(mask.shape[1], 1)
     if traj_index is None:
-        return place, row
-    episode = row_codes("traj_index", traj_index, len(mask), mask.device)[row]
-    order = torch.argsort(episode, stable=True)
-    return place[order], episode[order]
+        place = mask.reshape(-1).nonzero().squeeze(-1)
+        return place, place.div(width, rounding_mode="floor")
+    episode_N = row_codes("traj_index", traj_index, len(mask), mask.device)
+    # Rows are put in order, not tokens: there are fewer of them.
+    order_N = torch.argsort(episode_N, stable=True)
+    row, column = mask[order_N].nonzero(as_tuple=True)
+    row = order_N[row]
+    return row * width + column, episode_N[row]
 
 
 def scatter_tokens(values: Tensor, place: Tensor, shape: torch.Size) -> Tensor:
@@ -55,11 +64,30 @@ def discounted_suffix_sums(values: Tensor, segment: Tensor, factor: float) -> Te
     out = values.clone()
     if factor == 0.0 or len(out) == 0:
         return out
-    longest = int(torch.unique_consecutive(segment, return_counts=True)[1].max())
+    for block, longest in _blocks(segment):
+        _scan(out[block], segment[block], factor, longest)
+    return out
+
+
+def _scan(out: Tensor, segment: Tensor, factor: float, longest: int) -> None:
+    """`discounted_suffix_sums` in place, of segments of at most `longest` entries."""
     step, power = 1, factor
     while step < longest:
         same = segment[step:] == segment[:-step]
         # Each entry holds the sum of `step` terms; add the next `step` terms, which its successor holds.
         out[:-step] += torch.where(same, out[step:] * power, torch.zeros((), dtype=out.dtype, device=out.device))
         step, power = 2 * step, power * power
-    return out
+
+
+def _blocks(segment: Tensor) -> Iterator[tuple[slice, int]]:
+    """Whole segments, about `BLOCK` entries of them at a time, and the longest of each; a GPU takes all at once."""
+    lengths = torch.unique_consecutive(segment, return_counts=True)[1]
+    if segment.device.type != "cpu":
+        yield slice(0, len(segment)), int(lengths.max())
+        return
+    _, counts = torch.unique_consecutive((lengths.cumsum(0) - 1) // BLOCK, return_counts=True)
+    start = 0
+    for of_block in lengths.split(counts.tolist()):
+        end = start + int(of_block.sum())
+        yield slice(start, end), int(of_block.max())
+        start = end

@@ -15,6 +15,7 @@ from openmanus_rl.algorithms import (
     compute_reinforce_plus_plus_outcome_advantage,
     compute_rloo_outcome_advantage,
     masked_whiten,
+    scan,
 )
 from openmanus_rl.algorithms.scan import discounted_suffix_sums
 from tests.algorithms import reference
@@ -211,6 +212,16 @@ def test_suffix_sums_equal_a_loop(lengths: list[int], factor: float, seed: int) 
         same = i + 1 < len(values) and segment[i + 1] == segment[i]
         expected[i] = later = float(values[i]) + (factor * later if same else 0.0)
     assert_close(discounted_suffix_sums(values, segment, factor), expected)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 64), st.integers(0, 2**31))
+def test_suffix_sums_in_blocks_are_the_same_numbers(lengths: list[int], block: int, seed: int) -> None:
+    segment = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    values = torch.randn(len(segment), generator=torch.Generator().manual_seed(seed))
+    whole = discounted_suffix_sums(values, segment, 0.9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan, "BLOCK", block)
+        assert torch.equal(discounted_suffix_sums(values, segment, 0.9), whole)
 
 
 # --- what must not matter -------------------------------------------------------------------------------

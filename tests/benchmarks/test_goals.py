@@ -46,6 +46,12 @@ def test_a_goal_without_a_measurement_is_a_row(records: dict[str, Record]) -> No
     assert FASTER.line(records) == "| 4 x | not measured | unknown |"
 
 
+def test_a_goal_that_was_measured_with_other_code_is_to_be_repeated() -> None:
+    records = record(5.0, 4.5, 6.0)
+    records["bench"]["since_then"] = "made with half of it."
+    assert FASTER.line(records).endswith("| yes; to be repeated |")
+
+
 def test_a_page_without_any_numbers_has_all_goals() -> None:
     assert page({}).count("| not measured |") == len(GOALS)
 
@@ -71,11 +77,16 @@ def test_the_same_algorithm_is_compared_too() -> None:
         run("this package, GRPO", 1, 300.0),
     ]
     found = {row["what"]: row for row in skill_ratios(runs)}
+    # Seed 1: neither TRL nor the recipe learned it, which says nothing; GRPO did, and the recipe had 100 s.
+    assert found["this package, GRPO over this package, default recipe, seconds"] == {
+        "what": "this package, GRPO over this package, default recipe, seconds",
+        "median": 2.5, "lowest": 2.0, "highest": 3.0, "rounds": 2, "finished": 2, "base_finished": 1,
+    }  # fmt: skip
     assert found["TRL, GRPO over this package, default recipe, seconds"]["median"] == 7.0
     same = found["TRL, GRPO over this package, GRPO, seconds"]
     assert same == {
         "what": "TRL, GRPO over this package, GRPO, seconds",
-        "median": 3.25, "lowest": 3.0, "highest": 3.5, "rounds": 2, "finished": 1,
+        "median": 3.25, "lowest": 3.0, "highest": 3.5, "rounds": 2, "finished": 1, "base_finished": 2,
     }  # fmt: skip
 
 

@@ -20,6 +20,10 @@ def test_every_form_is_the_published_one(
     assert config.algorithm.adv_estimator == {"ppo": "gae"}.get(form, form)
     assert (config.data.train_batch_size, config.env.rollout.n) == (groups, group_size)
     assert groups * group_size == 128
+    # Published in turns, 256 and 64 of them: about those of eight episodes, so a step makes sixteen updates.
+    mini_batch = actor.ppo_mini_batch_size
+    assert mini_batch is not None
+    assert mini_batch * group_size == 8
     assert config.algorithm.gamma == gamma
     assert actor.optim.lr == 1e-6
     assert (actor.use_kl_loss, actor.kl_loss_coef, actor.kl_loss_type) == (True, 0.01, "low_var_kl")
@@ -32,6 +36,7 @@ def test_every_form_is_the_published_one(
     if form == "ppo":
         assert config.critic is not None
         assert config.critic.optim.lr == 1e-5
+        assert config.critic.ppo_mini_batch_size == mini_batch
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
