@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 WARM_START = "warm start"
 WARM_START_LINES = 5
 # Metric, label, form. Shown only where there are any.
-SKIPPED = (("actor/skipped_steps", "skipped", "{:.0f}"), ("critic/skipped_steps", "critic skipped", "{:.0f}"))
+SKIPPED = (
+    ("actor/skipped_steps", "skipped", "{:.0f}"), ("critic/skipped_steps", "critic skipped", "{:.0f}"),
+    ("skipped/empty_batch", "empty batch", "{:.0f}"),
+)  # fmt: skip
 SHOWN = (
     ("success", "success", "{:.0%}"), ("reward", "reward", "{:.2f}"), ("episode_steps", "steps", "{:.1f}"),
     ("invalid_actions", "invalid", "{:.0%}"), ("actor/kl_loss", "kl", "{:.4f}"),

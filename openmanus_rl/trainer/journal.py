@@ -8,7 +8,7 @@ from openmanus_rl.tracking.display import make_display
 from openmanus_rl.tracking.loggers import Loggers, RunInfo, make_loggers
 from openmanus_rl.tracking.metrics_file import MetricsFile, read_metrics
 from openmanus_rl.tracking.trajectories import TrajectoryFiles
-from openmanus_rl.trainer.standstill import STEPS_WITHOUT_UPDATE, skipped_updates
+from openmanus_rl.trainer.standstill import STEPS_WITHOUT_UPDATE, nothing_to_learn, skipped_updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ class Journal:
         self.display = make_display(f"openmanus-rl  {trainer.experiment_name}", "console" in trainer.logger)
         self.history: list[dict[str, Any]] = []
         self.loggers = Loggers({}, self.display.warn)
-        self.warned_of_skipping = False
+        self.warned_of: set[str] = set()
 
     def open(self, resumed_after: int | None) -> None:
         """The directory is this run's: what is in it of later steps is forgotten. None is the very start."""
@@ -77,16 +77,19 @@ class Journal:
             self.report()
 
     def _warn_of_skipping(self, step: int, metrics: dict[str, float]) -> None:
-        """Once; the steps' own lines say how it goes on."""
-        skipped = skipped_updates(metrics)
-        if not skipped or self.warned_of_skipping:
-            return
-        self.warned_of_skipping = True
+        """Once of each kind; the steps' own lines say how it goes on."""
         scaling = "; float16's loss scale comes down by it" if "actor/loss_scale" in metrics else ""
-        self.display.warn(
-            f"step {step}: {skipped} were skipped, since their gradients were not finite{scaling}. After "
-            f"{STEPS_WITHOUT_UPDATE} steps without any update the run stops"
-        )
+        skipped = skipped_updates(metrics)
+        kinds = {
+            "updates": skipped and f"{skipped} were skipped, since their gradients were not finite{scaling}",
+            "batch": nothing_to_learn(metrics),
+        }
+        for kind, text in kinds.items():
+            if text and kind not in self.warned_of:
+                self.warned_of.add(kind)
+                self.display.warn(
+                    f"step {step}: {text}. After {STEPS_WITHOUT_UPDATE} such steps in a row the run stops"
+                )
 
     def keep(self, kind: str, step: int, trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
         """Keep some episodes of a step to be read; those that are kept."""

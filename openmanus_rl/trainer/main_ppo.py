@@ -152,7 +152,7 @@ def run(config: Config, command: str = "") -> None:
     from openmanus_rl.trainer.ending import tell_way_onward
     from openmanus_rl.trainer.log_prob_gap import LogProbGapError
     from openmanus_rl.trainer.run import train as train_as_configured
-    from openmanus_rl.trainer.stages import NotFiniteError, TooManyFailuresError
+    from openmanus_rl.trainer.stages import NotFiniteError, NothingToLearnError, TooManyFailuresError
     from openmanus_rl.viewer.report import write_run_report
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has a display of its own
@@ -160,7 +160,7 @@ def run(config: Config, command: str = "") -> None:
         directory = train_as_configured(config, command, write_run_report)
     except (
         CheckpointError, RunInUseError, LogProbGapError, TooManyFailuresError, NotFiniteError,
-        ClusterError, WorkerLostError, EngineDiedError, WeightsError, ValueError, OSError,
+        NothingToLearnError, ClusterError, WorkerLostError, EngineDiedError, WeightsError, ValueError, OSError,
     ) as error:  # fmt: skip
         exits.tell_error(error)
         refused = isinstance(error, RunInUseError | CheckpointError) and not isinstance(error, SaveError)

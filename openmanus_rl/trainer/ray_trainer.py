@@ -121,9 +121,8 @@ class RayPPOTrainer:
         with clock("collect"):
             trajectories = self.collect(metrics)
         if not trajectories:
-            metrics["skipped/empty_batch"] = 1.0
             self._may_run_ahead()
-            return metrics
+            return metrics | {"skipped/empty_batch": 1.0, "time/step": clock.seconds()}
         with clock("assemble"):
             actor = self.config.actor_rollout_ref.actor
             batch = stages.make_batch(trajectories, self.config.algorithm, actor, self.composer.step_weight)
@@ -312,10 +311,14 @@ class _Clock:
         yield
         self.metrics[f"time/{stage}"] = time.perf_counter() - start
 
+    def seconds(self) -> float:
+        """Of the step so far."""
+        return time.perf_counter() - self.started
+
     def rates(self, batch: Batch) -> dict[str, float]:
         """Seconds of the whole step, and tokens a second of training."""
         training = sum(seconds for name, seconds in self.metrics.items() if name.startswith("time/update"))
         return {
-            "time/step": time.perf_counter() - self.started,
+            "time/step": self.seconds(),
             "tokens_per_second/train": batch.n_tokens / max(training, 1e-9),
         }

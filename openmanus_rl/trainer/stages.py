@@ -33,6 +33,10 @@ class TooManyFailuresError(Exception):
     """So many episodes failed that the step would learn from an outage."""
 
 
+class NothingToLearnError(Exception):
+    """Step after step, no group was left that could be learned from."""
+
+
 class NotFiniteError(Exception):
     """The weights are such that nothing can be computed of them."""
 
