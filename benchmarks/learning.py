@@ -11,15 +11,17 @@ starts anew, so that its minutes are those of a whole run.
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import machine
+from benchmarks.harness import commit, machine
 from benchmarks.results_page import page
 from benchmarks.run_figures import step_groups, training_success
 from openmanus_rl.config.load import load_config
@@ -29,6 +31,8 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "learning"
 PAGE = HERE.parent / "docs" / "results.md"
 SEEDS = (0, 1, 2)
+FINISHED = "finished.json"
+"""In the directory of a run that has ended: what it was made with, and how long it took."""
 
 
 @dataclass(frozen=True)
@@ -110,27 +114,24 @@ def _study(name: str, only: str | None, runs: Path) -> None:
 
 def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directory: Path) -> dict[str, Any]:
     """Train and evaluate once."""
+    began = None
     if study.start:
-        overrides = (*overrides, f"actor_rollout_ref.model.path={_exported(directory.parent / study.start)}")
+        began = directory.parent / study.start
+        overrides = (*overrides, f"actor_rollout_ref.model.path={_exported(began)}")
     words = ["train", "--recipe", study.recipe, *overrides, f"trainer.seed={seed}"]
     config = load_config(study.recipe, None, [*overrides, f"trainer.seed={seed}"])
-    settings = to_yaml(config)
-    finished = directory / "finished.json"
-    if not finished.is_file() or json.loads(finished.read_text())["settings"] != settings:
-        start = time.monotonic()
-        _call(*words, f"trainer.default_local_dir={directory}", "trainer.resume_mode=disable")
-        minutes = (time.monotonic() - start) / 60
-        finished.write_text(json.dumps({"minutes": minutes, "settings": settings}))
-    base = _exported(directory.parent / study.start) if study.start else directory / "base"
+    training = _train(words, to_yaml(config), began, directory)
+    base = _exported(began) if began else directory / "base"
     before = _evaluate(study, str(base), "--config", str(directory / "config.yaml"))
     after = _evaluate(study, str(directory))
     return {
         "form": form,
         "seed": seed,
         "command": " ".join(["openmanus-rl", *words]),
-        "minutes": round(json.loads(finished.read_text())["minutes"], 1),
-        "machine": machine(),
-        "cores": len(os.sched_getaffinity(0)),
+        "minutes": round(training["minutes"], 1),
+        "machine": training["machine"],
+        "cores": training["cores"],
+        "commit": training["commit"],
         "before": before["splits"],
         "after": after["splits"],
         "elsewhere": {
@@ -146,11 +147,30 @@ def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directo
     }
 
 
+def _train(words: Sequence[str], settings: str, began: Path | None, directory: Path) -> dict[str, Any]:
+    """Train, unless that is done with these settings and from this very model; what is to be told of it."""
+    note = directory / FINISHED
+    wanted = {"settings": settings, "from": began and (began / FINISHED).read_text()}
+    if note.is_file():
+        found: dict[str, Any] = json.loads(note.read_text())
+        if {key: found.get(key) for key in wanted} == wanted:
+            return found
+    made = {**wanted, "machine": machine(), "cores": len(os.sched_getaffinity(0)), "commit": commit()}
+    start = time.monotonic()
+    _call(*words, f"trainer.default_local_dir={directory}", "trainer.resume_mode=disable")
+    made["minutes"] = (time.monotonic() - start) / 60
+    note.write_text(json.dumps(made))
+    return made
+
+
 def _exported(run: Path) -> Path:
-    """The model of a run as a directory beside it; made once."""
-    folder = run.with_name(f"{run.name}-model")
-    if not folder.is_dir():
+    """The model of a finished run as a directory beside it; made anew when the run was."""
+    folder, note = run.with_name(f"{run.name}-model"), run.with_name(f"{run.name}-model.json")
+    of = (run / FINISHED).read_text()
+    if not folder.is_dir() or not note.is_file() or note.read_text() != of:
+        shutil.rmtree(folder, ignore_errors=True)
         _call("export", str(run), str(folder))
+        note.write_text(of)
     return folder
 
 
