@@ -1,9 +1,14 @@
 """What all tests share."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# Tests run side by side, one process a core: threads of each would wait for those of the others at every operator, and
+# the suite takes several times as long. Set before torch is there; processes that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # One fixed example sequence everywhere; time limits belong to the suite, not to a noisy machine's examples.
 settings.register_profile("repository", derandomize=True, deadline=None, max_examples=60)

@@ -300,11 +300,11 @@ def test_stop_tokens_are_looked_up_not_searched() -> None:
 
 
 def test_threads_are_chosen_and_put_back() -> None:
-    before = torch.get_num_threads()
-    assert fastest_threads(lambda: None) in (1, before)
-    with threads(1):
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
-    engine = LocalEngine(make_model())
-    engine.generate([Request("a", np.ones(5, np.int32), SamplingParams(max_tokens=2))])
-    assert engine.n_threads in (1, before)
+    with threads(2):
+        assert fastest_threads(lambda: None) in (1, 2)
+        with threads(1):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        engine = LocalEngine(make_model())
+        engine.generate([Request("a", np.ones(5, np.int32), SamplingParams(max_tokens=2))])
+        assert engine.n_threads in (1, 2)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from openmanus_rl.rollout.threads import threads
 from openmanus_rl.tracking.metrics_file import MetricsFile, read_metrics
 from openmanus_rl.trainer import checkpoint, run, stages
 from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError
@@ -86,16 +87,17 @@ def test_every_estimator_trains(tmp_path: Path, estimator: str) -> None:
     assert (model / "tokenizer.json").is_file()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_a_run_that_goes_on_is_the_run_that_never_stopped(tmp_path: Path, dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "n_threads"), [("float32", 2), ("float16", 1)])
+def test_a_run_that_goes_on_is_the_run_that_never_stopped(tmp_path: Path, dtype: str, n_threads: int) -> None:
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     for folder in (straight, broken):
         folder.mkdir()
-    precision = f"actor_rollout_ref.model.dtype={dtype}"
-    run.train(lucky_config(straight, precision, estimator="gae"))
-    every_part_moved(straight)
-    run.train(lucky_config(broken, precision, "trainer.total_training_steps=2", estimator="gae"))
-    run.train(lucky_config(broken, precision, estimator="gae"))
+    words = (f"actor_rollout_ref.model.dtype={dtype}", f"actor_rollout_ref.rollout.n_threads={n_threads}")
+    with threads(n_threads):
+        run.train(lucky_config(straight, *words, estimator="gae"))
+        every_part_moved(straight)
+        run.train(lucky_config(broken, *words, "trainer.total_training_steps=2", estimator="gae"))
+        run.train(lucky_config(broken, *words, estimator="gae"))
     assert same(final_state(straight), final_state(broken))
     assert told(straight)[2:] == told(broken)[2:]
     assert ("actor/loss_scale" in told(straight)[1]) == (dtype == "float16")
