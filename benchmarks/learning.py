@@ -61,7 +61,7 @@ STUDIES = {
     ),
     "alfworld_tiny": Study(
         "alfworld_tiny",
-        {"gigpo": ()},
+        {"gigpo": (), "gigpo-long": ("warm_start.steps=4500", "trainer.total_epochs=10")},
         episodes=200,
         seeds=(0,),
         elsewhere=(("the released games of valid_seen", ("--split", "valid_seen", "env.alfworld.source=dataset")),),
@@ -76,7 +76,7 @@ STUDIES = {
                 ("--split", "valid_seen", "actor_rollout_ref.rollout.val_kwargs.temperature=1"),
             ),
         ),
-        start="alfworld_tiny-gigpo-0",
+        start="alfworld_tiny-gigpo-long-0",
         splits=("valid_seen",),
     ),
     "webshop_tiny": Study("webshop_tiny", {"gigpo": ()}, episodes=1000, seeds=(0,)),
