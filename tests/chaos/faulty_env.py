@@ -3,8 +3,8 @@
     make_env("tests.chaos.faulty_env:FaultyBandit", fault="nan", rate=0.1)
 
 Whether an episode is struck is a function of its address: the seed of the faults, the task, and how often that task
-was begun before. `STRUCK` holds the addresses that were, and `CLOSED` the instances that were to close, so that a test
-can count.
+was begun before. `STRUCK` holds the addresses that were, `SPOILT` the number of the call and what it answered where it
+answered at all, and `CLOSED` the instances that were to close, so that a test can count.
 """
 
 import queue
@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from openmanus_rl.environments.bandit import BanditEnv
 
 STRUCK: list[str] = []
+SPOILT: dict[str, tuple[int, Any]] = {}
 CLOSED: queue.SimpleQueue["FaultyBandit"] = queue.SimpleQueue()
 _BEGUN: Counter[str] = Counter()
 _LOCK = threading.Lock()
@@ -28,6 +29,7 @@ def forget_faults() -> None:
     """Begin to count anew: the same episodes are struck again."""
     with _LOCK:
         STRUCK.clear()
+        SPOILT.clear()
         while not CLOSED.empty():
             CLOSED.get()
         _BEGUN.clear()
@@ -172,4 +174,7 @@ class FaultyBandit(BanditEnv):
             STRUCK.append(self.address)
         if fault in RAISES:
             RAISES[fault](self.rng)
-        return SPOILS[fault](answer, self.rng)
+        spoilt = SPOILS[fault](answer, self.rng)
+        with _LOCK:
+            SPOILT[self.address] = now, spoilt
+        return spoilt
