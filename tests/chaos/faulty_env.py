@@ -3,8 +3,8 @@
     make_env("tests.chaos.faulty_env:FaultyBandit", fault="nan", rate=0.1)
 
 Whether an episode is struck is a function of its address: the seed of the faults, the task, and how often that task
-was begun before. `STRUCK` holds the addresses that were, and `CLOSED` the instances that were to close, so that a test
-can count.
+was begun before. `STRUCK` holds the addresses that were, `SPOILT` the number of the call and what it answered where it
+answered at all, and `CLOSED` the instances that were to close, so that a test can count.
 """
 
 import queue
@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from openmanus_rl.environments.bandit import BanditEnv
 
 STRUCK: list[str] = []
+SPOILT: dict[str, tuple[int, Any]] = {}
 CLOSED: queue.SimpleQueue["FaultyBandit"] = queue.SimpleQueue()
 _BEGUN: Counter[str] = Counter()
 _LOCK = threading.Lock()
@@ -28,6 +29,7 @@ def forget_faults() -> None:
     """Begin to count anew: the same episodes are struck again."""
     with _LOCK:
         STRUCK.clear()
+        SPOILT.clear()
         while not CLOSED.empty():
             CLOSED.get()
         _BEGUN.clear()
@@ -126,17 +128,20 @@ DEADLY = ("crash", "hang", "garbage", "nan", "types")
 
 
 class FaultyBandit(BanditEnv):
-    """The bandit, but a share `rate` of its episodes is struck by `fault` (one of FAULTS, or `any` but hanging)."""
+    """The bandit, but a share `rate` of its episodes is struck by `fault` (one of FAULTS, or `any` but hanging).
+
+    The first `spared` ones of all are not: an outage that comes later.
+    """
 
     name: ClassVar[str] = "faulty"
 
     def __init__(
         self, fault: str = "any", rate: float = 0.0, fault_seed: int = 0, blocks: bool = False, at: int | None = None,
-        closing_hangs: bool = False, **options: Any,
+        closing_hangs: bool = False, spared: int = 0, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(**options)
         self.fault, self.rate, self.fault_seed, self.blocking, self.at = fault, rate, fault_seed, blocks, at
-        self.closing_hangs = closing_hangs
+        self.closing_hangs, self.spared = closing_hangs, spared
         self.strike_at = -1
         self.calls = 0
 
@@ -144,10 +149,10 @@ class FaultyBandit(BanditEnv):
         answer = super().reset(seed=seed, options=options)
         task = self.choose_task(seed, options)
         with _LOCK:
-            self.address = f"{self.fault_seed}/{task}/{_BEGUN[task]}"
+            self.address, before = f"{self.fault_seed}/{task}/{_BEGUN[task]}", _BEGUN.total()
             _BEGUN[task] += 1
         self.rng = random.Random(self.address)
-        struck = self.rng.random() < self.rate
+        struck = self.rng.random() < self.rate and before >= self.spared
         # The reset, or one of the steps that every episode has, unless the call was named.
         drawn = self.rng.randint(0, self.rounds)
         self.strike_at, self.calls = (drawn if self.at is None else self.at) if struck else -1, 0
@@ -172,4 +177,7 @@ class FaultyBandit(BanditEnv):
             STRUCK.append(self.address)
         if fault in RAISES:
             RAISES[fault](self.rng)
-        return SPOILS[fault](answer, self.rng)
+        spoilt = SPOILS[fault](answer, self.rng)
+        with _LOCK:
+            SPOILT[self.address] = now, spoilt
+        return spoilt

@@ -25,7 +25,7 @@ from openmanus_rl.rollout.scripted_engine import ScriptedEngine
 from openmanus_rl.trainer import stages
 from openmanus_rl.trainer.run import train
 from tests.agent.test_watchdog import in_a_thread
-from tests.chaos.faulty_env import CLOSED, DEADLY, FAULTS, MEGABYTE, STRUCK, FaultyBandit, forget_faults
+from tests.chaos.faulty_env import CLOSED, DEADLY, FAULTS, MEGABYTE, SPOILT, STRUCK, FaultyBandit, forget_faults
 from tests.rollout.models import tokenizer
 from tests.trainer.runs import small_config
 
@@ -146,26 +146,45 @@ def test_environments_that_block_hang_alone(rate: float) -> None:
     assert all(t.won for t in played if t not in failures)
 
 
+def address_of(trajectory: Trajectory) -> str:
+    """Where the faults of `play` met it: the fourth episode `g7/3` of a group is the one after three of its task."""
+    return f"2/{trajectory.task_id}/{trajectory.traj_id.partition('/')[2]}"
+
+
 @pytest.mark.parametrize("rate", RATES)
 def test_a_megabyte_is_too_long_for_the_context_and_is_never_kept(rate: float) -> None:
+    """Those that it struck, and no others; but for one at the last step, after which nothing has to be read."""
     played = play("megabytes", rate, groups_for("megabytes", rate))
-    too_long = [t for t in played if not t.won]
-    assert 0 < len(too_long) <= len(STRUCK)
-    for trajectory in too_long:
-        if trajectory.turns:
-            assert trajectory.stop_reason is StopReason.CONTEXT_LIMIT
-        else:
-            assert trajectory.error == f"the first prompt of {trajectory.task_id} is longer than 2000 tokens"
+    ended = {address_of(t): (t.stop_reason, t.error) for t in played if not t.won}
+    struck = {address: call for address, (call, _) in SPOILT.items()}
+    tasks = {address_of(t): t.task_id for t in played}
+    assert sorted(struck) == sorted(STRUCK)
+    too_long = {
+        address: (StopReason.CONTEXT_LIMIT, None)
+        if call
+        else (StopReason.ENGINE_ERROR, f"the first prompt of {tasks[address]} is longer than 2000 tokens")
+        for address, call in struck.items()
+        if call < BanditEnv().rounds
+    }
+    assert ended == too_long
+    assert too_long
     assert max(len(dumps(t)) for t in played) < len(MEGABYTE) // 10
 
 
 @pytest.mark.parametrize("rate", RATES)
 def test_a_lie_about_what_is_admissible_makes_invalid_turns_not_failures(rate: float) -> None:
+    """Exactly the turn that was lied to, where there was one; no list at all is no lie."""
     played = play("lies", rate, 50)
-    assert len(STRUCK) > 0
     assert all(t.won for t in played)
-    invalid = [t for t in played if not all(turn.action_valid for turn in t.turns)]
-    assert 0 < len(invalid) <= len(STRUCK)
+    invalid = {(address_of(t), k) for t in played for k, turn in enumerate(t.turns) if not turn.action_valid}
+    assert sorted(SPOILT) == sorted(STRUCK)
+    lied_to = {
+        (address, call)
+        for address, (call, answer) in SPOILT.items()
+        if call < BanditEnv().rounds and answer[-1]["admissible_actions"] is not None
+    }
+    assert invalid == lied_to
+    assert lied_to
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in ("hang", "megabytes")])

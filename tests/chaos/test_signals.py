@@ -4,6 +4,7 @@ The moments are drawn with a fixed seed from all those at which the process touc
 calls a function of the package: the same in every run of the tests.
 """
 
+import hashlib
 import os
 import random
 import shutil
@@ -25,7 +26,7 @@ from openmanus_rl.data.jsonl import read_trajectories
 from openmanus_rl.environments.bandit import BanditEnv
 from openmanus_rl.tracking.metrics_file import read_metrics
 from openmanus_rl.tracking.record import read_record, status_of
-from openmanus_rl.tracking.trajectories import files_of, step_of
+from openmanus_rl.tracking.trajectories import credit_path, files_of, step_of
 from openmanus_rl.trainer import checkpoint
 from tests.chaos.processes import Ended, Nursery
 from tests.trainer.runs import lucky_settings
@@ -35,28 +36,69 @@ TRAIN = "tests.chaos.processes:train"
 
 
 class Kept:
-    """What a run has completed; nothing of it may ever be missing again."""
+    """What a run has completed; nothing of it may ever be missing again, or be other than it was."""
 
     def __init__(self, folder: Path) -> None:
         self.run = folder / "run"
-        self.checkpoints: dict[str, int] = {}
-        self.episodes: dict[str, int] = {}
+        self.digests: dict[str, str] = {}
 
     def look(self) -> None:
-        """All that is under its name is whole, and all that was there before is there still."""
-        checkpoints = {path.name: checkpoint.read_checkpoint(path)[0] for path in checkpoint.checkpoints(self.run)}
-        assert checkpoints.items() >= self.checkpoints.items()
-        for path in checkpoint.checkpoints(self.run):
+        """All that is under its name is whole, and all that was there before is there still, byte for byte."""
+        saved = checkpoint.checkpoints(self.run)
+        for path in saved:
+            assert checkpoint.read_checkpoint(path)[0] == checkpoint.step_of(path)
             assert (path / "model" / "model.safetensors").is_file()
-        last = max(checkpoints.values(), default=0)
-        files = [path for kind in ("step", "val") for path in files_of(self.run / "trajectories", kind)]
-        episodes = {path.name: len(list(read_trajectories(path))) for path in files}
+        last = max(map(checkpoint.step_of, saved), default=0)
+        episodes = [path for kind in ("step", "val") for path in files_of(self.run / "trajectories", kind)]
+        assert all(list(read_trajectories(path)) for path in episodes)
         # Those of steps that no checkpoint holds are played again.
-        known = {name: count for name, count in self.episodes.items() if step_of(Path(name)) <= last}
-        assert episodes.items() >= known.items()
-        steps = [line["step"] for line in read_metrics(self.run / "metrics.jsonl")]
-        assert steps[: last + 1] == list(range(last + 1)) or not last
-        self.checkpoints, self.episodes = checkpoints, episodes
+        done = [each for path in episodes if step_of(path) <= last for each in (path, credit_path(path))]
+        files = [file for path in (*saved, *done) for file in (path, *path.rglob("*")) if file.is_file()]
+        digests = {str(file.relative_to(self.run)): digest(file.read_bytes()) for file in files}
+        if last:
+            steps = [line["step"] for line in read_metrics(self.run / "metrics.jsonl")]
+            assert steps[: last + 1] == list(range(last + 1))
+            lines = (self.run / "metrics.jsonl").read_bytes().splitlines()[: last + 1]
+            digests |= {f"metrics of step {step}": digest(line) for step, line in enumerate(lines)}
+        assert [name for name, before in self.digests.items() if digests.get(name) != before] == []
+        self.digests = digests
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def the_same_but_one_bit(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    ("place", "old", "new"),
+    [
+        ("checkpoints/step_000001/tensors.safetensors", None, None),
+        ("checkpoints/step_000004/model/model.safetensors", None, None),
+        ("checkpoints/step_000002/state.json", b'"state":', b'"state" :'),
+        ("trajectories/step_000003.jsonl", b"Round 1", b"Round 9"),
+        ("trajectories/step_000003.credit.jsonl", b"1", b"2"),
+        ("trajectories/val_000000.jsonl", b"Round 1", b"Round 9"),
+        ("metrics.jsonl", b'"success":0', b'"success":7'),
+    ],
+)
+def test_what_is_kept_is_looked_at_byte_by_byte(
+    straight: Path, tmp_path: Path, place: str, old: bytes | None, new: bytes | None
+) -> None:
+    """Everything can still be read, and there is as much of it: the other tests here would notice nevertheless."""
+    shutil.copytree(straight / "run", tmp_path / "run")
+    kept, path = Kept(tmp_path), tmp_path / "run" / place
+    kept.look()
+    kept.look()
+    content = path.read_bytes()
+    path.write_bytes(the_same_but_one_bit(content) if old is None or new is None else content.replace(old, new, 1))
+    assert path.read_bytes() != content
+    with pytest.raises(AssertionError):
+        kept.look()
+    path.write_bytes(content)
+    kept.look()
 
 
 def survive(nursery: Nursery, folder: Path, moments: dict[str, int], seed: int, blows: int) -> list[Ended]:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from torch.distributed.checkpoint import FileSystemReader
 
 from openmanus_rl.config.resolved import write_resolved
 from openmanus_rl.trainer import checkpoint, run
@@ -24,7 +25,7 @@ from openmanus_rl.trainer.checkpoint import (
     write_checkpoint,
 )
 from openmanus_rl.trainer.earlier import set_aside
-from openmanus_rl.trainer.sharded import read_shards
+from openmanus_rl.trainer.sharded import load_shards, read_shards, save_shards
 from tests.cli.conftest import Command, command
 from tests.hostile.fuzz import ODD, as_json, damaged, fuzzed, mangled, may_refuse
 from tests.trainer.runs import small_config
@@ -128,6 +129,34 @@ def test_a_pickle_is_not_read(tmp_path: Path, files: dict[str, bytes]) -> None:
             (place / extra).write_bytes(code)
         with pytest.raises(CheckpointError):
             read_checkpoint(place)
+    assert not mark.exists()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+def test_the_pickled_index_of_shards_is_not_read(tmp_path: Path) -> None:
+    """torch's usual reader of shards runs what `.metadata` holds, which is shown first; the one used here does not."""
+    mark, tensor = tmp_path / "mark", torch.arange(6.0).reshape(3, 2)
+    rest: list[Any] = []
+
+    def export(folder: Path) -> Any:
+        rest.append(save_shards({"actor": {"a": tensor}, "steps": 7}, folder / "shards"))
+        return rest[0]
+
+    place = write_checkpoint(tmp_path / "run", 3, {"best": 0.5}, export)
+    for folder in (place, place / "shards"):
+        for name in (".metadata", "__0.metadata"):
+            (folder / name).write_bytes(b"cos\nsystem\n(S'touch " + str(mark).encode() + b"'\ntR.")
+    with pytest.raises(AttributeError):
+        FileSystemReader(place / "shards").read_metadata()
+    assert mark.exists()  # it is live
+    mark.unlink()
+
+    own = {"actor": {"a": torch.zeros(3, 2)}, "steps": 0}
+    step, back = read_checkpoint(place)
+    found = [read_shards(place / "shards")["/actor/a"], back["workers"]["actor"]["a"]]
+    found.append(load_shards(own, place / "shards", rest[0])["actor"]["a"])
+    assert step == open_checkpoint(place)[0] == 3
+    assert all(torch.equal(each, tensor) for each in found)
     assert not mark.exists()
 
 

@@ -5,6 +5,7 @@ libraries below it call is not found that way: so hostile runs are looked at as 
 """
 
 import ast
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import openmanus_rl
 from openmanus_rl.config.load import load_config
 from openmanus_rl.config.resolved import write_resolved
+from openmanus_rl.rollout.vllm_server import SERVE
 from openmanus_rl.viewer.references import find_references, read_references
 from openmanus_rl.viewer.run_files import RunFiles
 from tests.cli.conftest import Command, command
@@ -37,12 +39,22 @@ UNSAFE_MODULES = {
     "code",
 }
 UNSAFE_CALLS = {
-    "eval", "exec", "compile", "__import__", "os.system", "os.popen", "os.execl", "os.spawnl", "runpy.run_path",
-    "runpy.run_module", "yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "yaml.UnsafeLoader",
+    "eval", "exec", "compile", "__import__", "os.system", "os.popen", "pty.spawn", "runpy.run_path", "runpy.run_module",
+    "yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "yaml.UnsafeLoader",
     "yaml.FullLoader", "yaml.Loader", "torch.load", "torch.save", "torch.jit.load", "torch.hub.load", "torch.package",
     "pandas.read_pickle", "types.FunctionType", "types.CodeType",
     "subprocess.getoutput", "subprocess.getstatusoutput",
 }  # fmt: skip
+# Whole families: `os.execl`, `os.execvpe`, ...
+UNSAFE_FAMILIES = ("os.exec", "os.spawn", "os.posix_spawn")
+# `python -m openmanus_rl.rollout.vllm_server` becomes vLLM's server: Python itself with a list of words, no shell, and
+# of what the user gives it only values of vLLM's own flags.
+BECOMES_ANOTHER = ("rollout/vllm_server.py", "os.execve")
+# A shell by another name, also of an event loop that has none: `asyncio.get_running_loop().subprocess_shell(...)`.
+SHELLS = {"create_subprocess_shell", "subprocess_shell"}
+# Their index of shards, `.metadata`, is a pickle; torch's `load` takes the first where it is not given a reader.
+PICKLED_SHARDS = {"FileSystemReader", "FsspecReader"}
+SHARDS = "torch.distributed.checkpoint."
 # Where the user's own code is loaded, because the user names it: an environment `module:Class`, a reward `x.py:name`.
 USERS_CODE = {"environments/registry.py", "rewards/composer.py"}
 LOADERS = {"importlib.import_module", "importlib.util.spec_from_file_location", "importlib.util.module_from_spec"}
@@ -112,9 +124,19 @@ def faults(name: str, tree: ast.Module) -> list[str]:
         for line, module in modules(tree)
         if module.partition(".")[0] in UNSAFE_MODULES
     ]
+    found += [
+        f"{name}:{node.lineno} starts a shell"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in SHELLS
+    ]
     for line, used, call in uses(tree):
-        if used in UNSAFE_CALLS:
+        last = used.rpartition(".")[2]
+        if used in UNSAFE_CALLS or (used.startswith(UNSAFE_FAMILIES) and (name, used) != BECOMES_ANOTHER):
             found.append(f"{name}:{line} uses {used}")
+        if last in SHELLS:
+            found.append(f"{name}:{line} starts a shell")
+        if used.startswith(SHARDS) and last in PICKLED_SHARDS:
+            found.append(f"{name}:{line} reads the pickled index of shards")
         if used in LOADERS and name not in USERS_CODE:
             found.append(f"{name}:{line} loads code with {used}")
         if call is None:
@@ -123,6 +145,8 @@ def faults(name: str, tree: ast.Module) -> list[str]:
             found.append(f"{name}:{line} starts a shell")
         if used.startswith("subprocess.") and call.args and isinstance(call.args[0], ast.Constant | ast.JoinedStr):
             found.append(f"{name}:{line} starts a command from a text")
+        if used.startswith(SHARDS) and last.startswith("load") and keyword(call, "storage_reader") is None:
+            found.append(f"{name}:{line} lets torch choose how shards are read")
         if used == "numpy.load" and keyword(call, "allow_pickle") is not False:
             found.append(f"{name}:{line} lets numpy read pickles")
         if used.endswith("from_pretrained") and keyword(call, "trust_remote_code") is True:
@@ -153,6 +177,18 @@ def test_the_package_runs_no_data() -> None:
         "import subprocess as s; s.Popen(f'ls {x}')",
         "import os; os.system(x)",
         "from os import popen; popen(x)",
+        "import os; os.execve(x, y, z)",
+        "from os import execvp as become; become(x, y)",
+        "import os; start = os.posix_spawn",
+        "import os; os.spawnlp(x, y, z)",
+        "import asyncio; asyncio.create_subprocess_shell(x)",
+        "from asyncio import create_subprocess_shell as start; start(x)",
+        "import asyncio; asyncio.get_running_loop().subprocess_shell(x, y)",
+        "from torch.distributed.checkpoint import FileSystemReader; FileSystemReader(x)",
+        "import torch.distributed.checkpoint as dcp; dcp.FileSystemReader(x)",
+        "from torch.distributed.checkpoint.filesystem import FileSystemReader as R; R(x)",
+        "import torch.distributed.checkpoint as dcp; dcp.load(x, checkpoint_id=y)",
+        "from torch.distributed.checkpoint.state_dict_loader import load; load(x, checkpoint_id=y)",
         "import importlib; importlib.import_module(x)",
         "import numpy as np; np.load(x)",
         "import numpy as np; np.load(x, allow_pickle=True)",
@@ -163,6 +199,32 @@ def test_the_package_runs_no_data() -> None:
 def test_what_would_run_data_is_found(code: str) -> None:
     """The test above can fail."""
     assert faults("x.py", ast.parse(code))
+
+
+def test_one_place_becomes_another_process() -> None:
+    """Allowed above, so it is looked at here: once, and Python with a module of vLLM's."""
+    name, used = BECOMES_ANOTHER
+    made = [
+        (file, call.args[0])
+        for file, tree in sources().items()
+        for _, found, call in uses(tree)
+        if call is not None and found.startswith(UNSAFE_FAMILIES)
+    ]
+    assert [(file, ast.unparse(first)) for file, first in made] == [(name, "command[0]")]
+    [command] = [
+        node.value
+        for node in ast.walk(function_of(sources()[name], "main"))
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "command"
+    ]
+    assert ast.unparse(command).startswith("[*SERVE, ")
+    assert SERVE[:2] == (sys.executable, "-m")
+    assert faults(name, ast.parse("import os; os.execv(x, y)"))
+    assert not faults(name, ast.parse(f"import os; {used}(x, y, z)"))
+
+
+def function_of(tree: ast.Module, name: str) -> ast.FunctionDef:
+    [found] = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
+    return found
 
 
 def test_environments_that_render_templates_are_sandboxed() -> None:
