@@ -27,6 +27,7 @@ from openmanus_rl.trainer.local_group import LocalWorkerGroup
 from openmanus_rl.trainer.origin import check_tokenizer, find_origin, read_origin
 from openmanus_rl.trainer.ray_cluster import WorkerLostError
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
+from openmanus_rl.trainer.vocabularies import check_critic
 from openmanus_rl.workers.lora import require_peft
 from openmanus_rl.workers.model import load_model, load_tokenizer
 
@@ -173,6 +174,7 @@ def _group(config: Config, directory: Path, journal: Journal, origin: Origin) ->
     trusted = config.actor_rollout_ref.model.trust_remote_code
     tokenizer = load_tokenizer(path, trusted)
     check_tokenizer(origin, path, tokenizer)
+    check_critic(config, tokenizer)
     if config.trainer.backend == "ray":
         from openmanus_rl.trainer.ray_group import RayWorkerGroup
 
