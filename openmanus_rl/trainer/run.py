@@ -80,7 +80,8 @@ class Run:
         self.saved = checkpoint.write_checkpoint(self.directory, step, state, self.group.export)
         if better:
             self.note_best()
-        checkpoint.drop_old(self.directory, self.config.trainer.max_actor_ckpt_to_keep)
+        for fault in checkpoint.drop_old(self.directory, self.config.trainer.max_actor_ckpt_to_keep):
+            self.journal.display.warn(fault)
 
     def stop(self, signal_name: str) -> None:
         """Somebody asks for it."""
