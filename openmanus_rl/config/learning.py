@@ -282,7 +282,8 @@ class WarmStart(Section):
 
 class CriticModel(Section):
     path: str | None = None
-    """Where the value network starts from: a directory or a name. Default: from the policy's own model."""
+    """Where the value network starts from: a directory or a name, with the policy's tokenizer. Default: from the
+    policy's own model."""
 
 
 class CriticConfig(Section):

@@ -29,6 +29,14 @@ if TYPE_CHECKING:
     from openmanus_rl.data.sample import Sample
 
 
+class NotFiniteColumnError(ValueError):
+    """A column holds what is no number; `column` is its name."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(f"{column} is not finite everywhere")
+        self.column = column
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Packed samples. Columns that the trainer fills are None until `with_columns` gives them."""
@@ -126,7 +134,7 @@ class Batch:
             if not column.is_floating_point():
                 raise ValueError(f"{name} must hold floating-point numbers, got {column.dtype}")
             if not torch.isfinite(column).all():
-                raise ValueError(f"{name} is not finite everywhere")
+                raise NotFiniteColumnError(name)
             if ((column != 0) & ~self.action_mask).any():
                 raise ValueError(f"{name} is not zero on tokens that the agent did not write")
         changes: dict[str, Any] = dict(columns)

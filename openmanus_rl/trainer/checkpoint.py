@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import re
 import shutil
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 NAME = re.compile(r"step_([0-9]{6,})")
+OLD = ".old"
 # Numbers and names of a state, without its tensors; a best.json is a line.
 MAX_STATE, MAX_BEST = 2**28, 10_000
 # Whatever files can be that are no checkpoint: not there, not JSON, not of this form, not tensors, without end.
@@ -109,7 +111,8 @@ def write_checkpoint(
         root.mkdir(parents=True, exist_ok=True)
         _put_back(root)
         for left_over in root.glob(".step_*"):  # of processes that were killed; the lock says that none is at work
-            _remove(left_over)
+            with suppress(OSError):  # it was told when it was to be deleted; the next one tries again
+                _remove(left_over)
         aside.mkdir()
         tensors, rest = _flatten(state)
         save_file(tensors, aside / "tensors.safetensors")
@@ -146,7 +149,8 @@ def _put_back(root: Path) -> None:
     for before in root.glob(".step_*.before"):
         final = before.with_name(before.name.removeprefix(".").removesuffix(".before"))
         if os.path.lexists(final):
-            _remove(before)
+            with suppress(OSError):  # what stays of it has a name that stands for nothing
+                _remove(before)
         else:
             before.rename(final)
 
@@ -257,12 +261,16 @@ def find(run: Path, step: int | None = None) -> Path:
     return chosen if chosen in found.values() and chosen is not None else found[max(found)]
 
 
-def drop_old(run_dir: Path, keep: int) -> None:
-    """Delete all but the last `keep` and the best."""
-    best = best_of(run_dir)
+def drop_old(run_dir: Path, keep: int) -> list[str]:
+    """Delete all but the last `keep` and the best; what went wrong with it, which whoever saves next tries again."""
+    best, faults = best_of(run_dir), []
     for folder in checkpoints(run_dir)[:-keep]:
         if best is None or step_of(folder) != best["step"]:
-            _remove(folder)
+            try:
+                _remove(folder)
+            except OSError as error:  # such as a file that somebody on a network file system still reads
+                faults.append(f"the old checkpoint {folder} could not be deleted, the next save tries again: {error}")
+    return faults
 
 
 def _remove(folder: Path) -> None:
@@ -270,11 +278,18 @@ def _remove(folder: Path) -> None:
     if folder.is_symlink():
         folder.unlink()
         return
-    if not folder.name.startswith("."):
-        # Whoever is killed while it deletes leaves no half of a checkpoint under the name of a whole one; what is left
-        # has a name that the next one who saves looks for.
-        folder = folder.rename(folder.with_name(f".{folder.name}.old"))
+    if not folder.name.endswith(OLD):
+        # Whoever is killed or fails while it deletes leaves no half of a checkpoint under the name of a whole one, or
+        # of one that `_put_back` takes for whole; what is left has a name that the next one who saves looks for.
+        folder = folder.rename(_free_name(folder))
+        sync(folder.parent)
     shutil.rmtree(folder)
+
+
+def _free_name(folder: Path) -> Path:
+    """For what is to be deleted; of the same step there may be some that could not be."""
+    names = (folder.with_name(f".{folder.name.removeprefix('.')}.{number}{OLD}") for number in itertools.count())
+    return next(name for name in names if not os.path.lexists(name))
 
 
 # --- tensors apart from the rest ------------------------------------------------------------------------------

@@ -104,9 +104,9 @@ class LocalWorkerGroup:
         """The reference's log-probs, or None where there is no reference."""
         return self.actor.compute_ref_log_prob(batch) if self.actor.has_reference else None
 
-    def compute_values(self, batch: Batch) -> Tensor | None:
-        """The critic's values, or None where there is no critic."""
-        return None if self.critic is None else self.critic.compute_values(batch)
+    def compute_values(self, batch: Batch, samples: list[int] | None = None) -> Tensor | None:
+        """The critic's values, of some samples only, if given; None where there is no critic."""
+        return None if self.critic is None else self.critic.compute_values(batch, samples)
 
     def update_critic(self, batch: Batch, seed: tuple[int, ...]) -> dict[str, float]:
         """Train the critic on a batch; nothing where there is none."""

@@ -13,6 +13,7 @@ from openmanus_rl.config.models import local_path
 from openmanus_rl.data.durable import write_whole
 from openmanus_rl.data.plain_files import read_plain_file
 from openmanus_rl.trainer import checkpoint
+from openmanus_rl.trainer.vocabularies import is_another
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,11 +121,7 @@ def check_tokenizer(origin: Origin, path: str, tokenizer: Any) -> None:
     """Refuse to go on with a tokenizer that is not the checkpoint's: the weights know other ids, and nothing tells."""
     if origin.folder is None:
         return
-    theirs, ours = (
-        _vocabulary(origin.folder / "model" / "tokenizer.json"),
-        getattr(tokenizer, "backend_tokenizer", None),
-    )
-    if theirs is None or ours is None or theirs == ours.get_vocab():
+    if not is_another(_vocabulary(origin.folder / "model" / "tokenizer.json"), tokenizer):
         return
     before = origin.state.get("config")
     was = before.get("actor_rollout_ref.model.path") if isinstance(before, dict) else None

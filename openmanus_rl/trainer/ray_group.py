@@ -218,11 +218,11 @@ class RayWorkerGroup:
         found: Tensor = self._all("ref_log_prob", "compute_ref_log_prob", self.ray.put(batch))
         return found
 
-    def compute_values(self, batch: Batch) -> Tensor | None:
-        """The critic's values, or None where there is no critic."""
+    def compute_values(self, batch: Batch, samples: list[int] | None = None) -> Tensor | None:
+        """The critic's values, of some samples only, if given; None where there is no critic."""
         if self.config.critic is None:
             return None
-        found: Tensor = self._all("values", "compute_values", self.ray.put(batch))
+        found: Tensor = self._all("values", "compute_values", self.ray.put(batch), samples)
         return found
 
     def update_critic(self, batch: Batch, seed: tuple[int, ...]) -> dict[str, float]:

@@ -105,7 +105,8 @@ class RayPPOTrainer:
         stopping = self.should_stop()
         while self.step < last_step and not stopping:
             self.step += 1
-            metrics = self.train_step()
+            with stages.only_numbers(self.step):
+                metrics = self.train_step()
             last = self.step == last_step
             if _due(self.step, trainer.test_freq) or (last and trainer.test_freq > 0):
                 metrics |= self.validate()
@@ -251,7 +252,8 @@ class RayPPOTrainer:
         """Write down what the step made of the tokens of the episodes that are kept, if it learned from any of them."""
         samples = samples_of(batch, self.kept)
         new_logprobs = self.group.compute_log_prob(batch, samples or [0])
-        stages.check_finite(self.step, new_logprobs)
+        # One sample tells of a critic that has diverged, which no checkpoint must hold either.
+        stages.check_finite(self.step, new_logprobs, self.group.compute_values(batch, [0]))
         if samples:
             self.keep_credit(self.step, credit_of(batch, samples, new_logprobs, self.config.algorithm))
 

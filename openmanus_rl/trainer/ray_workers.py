@@ -162,10 +162,10 @@ class TrainingRank(ServesClients):
         """The reference's."""
         return self._first(self.actor.compute_ref_log_prob(self._here(batch)))
 
-    def compute_values(self, batch: Batch) -> Tensor | None:
+    def compute_values(self, batch: Batch, samples: list[int] | None) -> Tensor | None:
         """The critic's."""
         assert self.critic is not None
-        return self._first(self.critic.compute_values(self._here(batch)))
+        return self._first(self.critic.compute_values(self._here(batch), samples))
 
     def update_critic(self, batch: Batch, seed: tuple[int, ...]) -> dict[str, float] | None:
         """Train the critic."""

@@ -27,6 +27,7 @@ from openmanus_rl.trainer.local_group import LocalWorkerGroup
 from openmanus_rl.trainer.origin import check_tokenizer, find_origin, read_origin
 from openmanus_rl.trainer.ray_cluster import WorkerLostError
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
+from openmanus_rl.trainer.vocabularies import check_critic
 from openmanus_rl.workers.lora import require_peft
 from openmanus_rl.workers.model import load_model, load_tokenizer
 
@@ -79,7 +80,8 @@ class Run:
         self.saved = checkpoint.write_checkpoint(self.directory, step, state, self.group.export)
         if better:
             self.note_best()
-        checkpoint.drop_old(self.directory, self.config.trainer.max_actor_ckpt_to_keep)
+        for fault in checkpoint.drop_old(self.directory, self.config.trainer.max_actor_ckpt_to_keep):
+            self.journal.display.warn(fault)
 
     def stop(self, signal_name: str) -> None:
         """Somebody asks for it."""
@@ -173,6 +175,7 @@ def _group(config: Config, directory: Path, journal: Journal, origin: Origin) ->
     trusted = config.actor_rollout_ref.model.trust_remote_code
     tokenizer = load_tokenizer(path, trusted)
     check_tokenizer(origin, path, tokenizer)
+    check_critic(config, tokenizer)
     if config.trainer.backend == "ray":
         from openmanus_rl.trainer.ray_group import RayWorkerGroup
 

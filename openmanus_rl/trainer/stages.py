@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import replace
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
@@ -15,12 +16,12 @@ from openmanus_rl.algorithms.kl import kl_penalty
 from openmanus_rl.algorithms.registry import ADVANTAGE_ESTIMATORS, AdvantageInputs, AdvantageOptions
 from openmanus_rl.algorithms.value_loss import explained_variance
 from openmanus_rl.data.assemble import assemble
-from openmanus_rl.data.batch import Batch
+from openmanus_rl.data.batch import Batch, NotFiniteColumnError
 from openmanus_rl.data.trajectory import StopReason, Trajectory, group_trajectories
 from openmanus_rl.rewards.allocation import allocate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
@@ -39,6 +40,27 @@ class NothingToLearnError(Exception):
 
 class NotFiniteError(Exception):
     """The weights are such that nothing can be computed of them."""
+
+
+_PRECISION = "compute in actor_rollout_ref.model.dtype=float32"
+_LOWER_ACTOR = f"Lower actor_rollout_ref.actor.optim.lr, or {_PRECISION}"
+_LOWER_CRITIC = f"Lower critic.optim.lr or critic.grad_clip, or {_PRECISION}"
+_TAME_REWARDS = "Look for rewards that are huge (reward.components), or lower critic.optim.lr where there is a critic"
+# Whose each column is, and what helps when it is no numbers.
+_NOT_FINITE = {
+    "old_logprobs": ("the policy's log-probs", _LOWER_ACTOR),
+    "ref_logprobs": (
+        "the reference's log-probs",
+        f"It is the model that training began with: {_PRECISION}, or begin with another actor_rollout_ref.model.path",
+    ),
+    "values": ("the critic's values", f"{_LOWER_CRITIC}; a critic.model.path of its own may be the cause as well"),
+    "token_rewards": (
+        "the rewards of tokens",
+        "Look for rewards that are huge (reward.components), or lower algorithm.kl_ctrl.kl_coef",
+    ),
+    "advantages": ("the advantages", _TAME_REWARDS),
+    "returns": ("the returns", _TAME_REWARDS),
+}
 
 
 def plan_episodes(
@@ -252,13 +274,26 @@ def _spread(name: str, values: list[float]) -> dict[str, float]:
     }
 
 
-def check_finite(step: int, new_logprobs: Tensor) -> None:
-    """Stop the run before such weights are saved."""
-    if not bool(torch.isfinite(new_logprobs).all()):
+@contextmanager
+def only_numbers(step: int) -> Iterator[None]:
+    """Say of a column that is no numbers in which step, whose it is and what helps."""
+    try:
+        yield
+    except NotFiniteColumnError as error:
+        what, advice = _NOT_FINITE[error.column]
         raise NotFiniteError(
-            f"step {step}: after the update the policy's log-probs are not finite, so its weights are not saved. Lower "
-            "actor_rollout_ref.actor.optim.lr, or compute in actor_rollout_ref.model.dtype=float32"
-        )
+            f"step {step}: {what} are not finite, so nothing can be learned from them. {advice}"
+        ) from error
+
+
+def check_finite(step: int, new_logprobs: Tensor, new_values: Tensor | None) -> None:
+    """Stop the run before such weights are saved. `new_values` are the critic's, where there is one."""
+    found = (("the policy's log-probs", _LOWER_ACTOR, new_logprobs), ("the critic's values", _LOWER_CRITIC, new_values))
+    for what, advice, computed in found:
+        if computed is not None and not bool(torch.isfinite(computed).all()):
+            raise NotFiniteError(
+                f"step {step}: after the update {what} are not finite, so these weights are not saved. {advice}"
+            )
 
 
 def advantage_metrics(batch: Batch) -> dict[str, float]:

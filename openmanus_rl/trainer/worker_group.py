@@ -63,8 +63,8 @@ class WorkerGroup(Protocol):
     def compute_ref_log_prob(self, batch: Batch) -> Tensor | None:
         """The reference's log-probs, or None where there is no reference."""
 
-    def compute_values(self, batch: Batch) -> Tensor | None:
-        """The critic's values, or None where there is no critic."""
+    def compute_values(self, batch: Batch, samples: list[int] | None = None) -> Tensor | None:
+        """The critic's values, of some samples only, if given; None where there is no critic."""
 
     def update_critic(self, batch: Batch, seed: tuple[int, ...]) -> dict[str, float]:
         """Train the critic on a batch; nothing where there is none."""

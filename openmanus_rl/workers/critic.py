@@ -51,11 +51,12 @@ class CriticWorker:
         )
 
     @torch.no_grad()
-    def compute_values(self, batch: Batch) -> Tensor:
-        """The value before each of the agent's tokens, (T,), zero elsewhere."""
+    def compute_values(self, batch: Batch, samples: list[int] | None = None) -> Tensor:
+        """The value before each of the agent's tokens, (T,), zero elsewhere; of some samples only, if given."""
         self.model.eval()
         column = torch.zeros(batch.n_tokens, device=batch.token_ids.device)
-        micros, _ = self.world.micro_batches(batch, range(batch.n_samples), self.max_tokens)
+        chosen = list(range(batch.n_samples)) if samples is None else samples
+        micros, _ = self.world.micro_batches(batch, chosen, self.max_tokens)
         for micro in micros:
             column[micro.places] = self._forward(micro)
         self.world.rest(self.model)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     import torch
 
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+
 
 def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a model."""
@@ -35,6 +37,24 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
     if getattr(tokenizer, "chat_template", None) is None:
         raise ValueError(f"{path}: its tokenizer has no chat template; an instruction-tuned model has one")
     return tokenizer
+
+
+def load_vocabulary(path: str, trust_remote_code: bool = False) -> dict[str, int] | None:
+    """The ids of a model's tokenizer; None where it has none of its own, or they cannot be told."""
+    from transformers import AutoTokenizer
+
+    with _loading(path, "tokenizer"):
+        place = _place(path, trust_remote_code)
+        # Without any of these transformers would make up a tokenizer of a few words.
+        if place.is_dir() and not any((place / name).is_file() for name in VOCABULARIES):
+            return None
+        return vocabulary_of(AutoTokenizer.from_pretrained(**_source(path, trust_remote_code)))
+
+
+def vocabulary_of(tokenizer: Any) -> dict[str, int] | None:
+    """The ids of a tokenizer; None of one that is Python code."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return None if backend is None else dict(backend.get_vocab())
 
 
 def load_config(path: str, trust_remote_code: bool = False) -> Any:
