@@ -19,7 +19,7 @@ class DataConfig(Section):
     train_batch_size: Count = 16
     """Tasks (groups) in a training step; each is played `env.rollout.n` times."""
     val_batch_size: Count = 128
-    """Episodes played by one validation."""
+    """Episodes that one validation plays of each split, valid_seen and valid_unseen."""
     max_prompt_length: Count = 4096
     """Longest prompt in tokens: everything the agent reads before it writes a turn, history included."""
     max_response_length: Count = 512

@@ -16,9 +16,14 @@ SKIPPED = (
     ("actor/skipped_steps", "skipped", "{:.0f}"), ("critic/skipped_steps", "critic skipped", "{:.0f}"),
     ("skipped/empty_batch", "empty batch", "{:.0f}"),
 )  # fmt: skip
+# To the reference, as a loss or in the reward; where there is no reference, of the update alone.
+KL = (
+    ("actor/kl_loss", "KL", "{:.4f}"), ("kl_in_reward", "KL in reward", "{:.4f}"),
+    ("actor/approx_kl", "KL of update", "{:.4f}"),
+)  # fmt: skip
 SHOWN = (
     ("success", "success", "{:.0%}"), ("reward", "reward", "{:.2f}"), ("episode_steps", "steps", "{:.1f}"),
-    ("invalid_actions", "invalid", "{:.0%}"), ("actor/kl_loss", "kl", "{:.4f}"),
+    ("invalid_actions", "invalid", "{:.0%}"), *KL,
     ("actor/entropy", "entropy", "{:.3f}"), ("actor/clip_frac", "clip", "{:.3f}"),
     ("gap/mean", "gap", "{:.0e}"), *SKIPPED,
     ("tokens_per_second/rollout", "rollout tok/s", "{:,.0f}"),
@@ -29,7 +34,15 @@ SHOWN = (
 
 def is_shown(name: str, metrics: Mapping[str, float]) -> bool:
     """Whether there is something to show under a metric's name."""
+    if name == "actor/approx_kl" and ("actor/kl_loss" in metrics or "kl_in_reward" in metrics):
+        return False
     return name in metrics and (bool(metrics[name]) or name not in {skipped for skipped, *_ in SKIPPED})
+
+
+def reward_terms(metrics: Mapping[str, float]) -> list[str]:
+    """What the reward is made of: `goal +5.62`, `length -0.20`."""
+    prefix = "reward/"
+    return [f"{name.removeprefix(prefix)} {v:+.2f}" for name, v in metrics.items() if name.startswith(prefix)]
 
 
 class Eta:
@@ -74,7 +87,11 @@ class PlainDisplay:
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """See `Display`."""
         shown = [f"step {step}/{self.eta.total}"]
-        shown += [f"{label} {form.format(metrics[name])}" for name, label, form in SHOWN if is_shown(name, metrics)]
+        for name, label, form in SHOWN:
+            if is_shown(name, metrics):
+                terms = reward_terms(metrics) if name == "reward" else []
+                made_of = f" ({', '.join(terms)})" if len(terms) > 1 else ""
+                shown.append(f"{label} {form.format(metrics[name])}{made_of}")
         left = self.eta.seconds_left(step)
         if left is not None:
             shown.append(f"{left / 60:.0f} min left")

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from openmanus_rl.tracking.console import SKIPPED, Eta, is_shown
+from openmanus_rl.tracking.console import KL, SKIPPED, Eta, is_shown, reward_terms
 from openmanus_rl.tracking.curve import sparkline
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ CURVES: tuple[tuple[str, str, str, float | None, float | None], ...] = (
     ("reward", "reward", "{:.2f}", None, None),
 )
 FIGURES = (
-    ("actor/kl_loss", "KL", "{:.4f}"), ("kl_in_reward", "KL in reward", "{:.4f}"),
+    *KL,
     ("actor/entropy", "entropy", "{:.3f}"), ("actor/clip_frac", "clipped", "{:.1%}"),
     ("gap/mean", "gap", "{:.0e}"), *SKIPPED, ("actor/grad_norm", "grad norm", "{:.2f}"),
     ("critic/value_loss", "value loss", "{:.3f}"), ("explained_variance", "expl. variance", "{:.2f}"),
@@ -66,6 +66,7 @@ class LiveDisplay:
         """See `Display`."""
         self._start()
         self.done, self.total, self.eta = done, total, Eta(done, total)
+        self.latest, self.history = {}, {name: [] for name, *_ in CURVES}
         for metrics in history:
             self._remember(metrics)
 
@@ -126,7 +127,7 @@ class LiveDisplay:
         parts: list[RenderableType] = [self._bars()]
         if self.latest:
             parts += [Text(""), self._curves(), self._figures(2 if narrow else 4)]
-            parts += [line for line in (self._terms("reward", "reward/"), self._seconds()) if line is not None]
+            parts += [line for line in (self._terms(), self._seconds()) if line is not None]
         if self.warning:
             parts += [Text(""), Text(self.warning, style="bold yellow")]
         return Panel(Group(*parts), title=Text(self.title), title_align="left", border_style="cyan", padding=(0, 1))
@@ -174,10 +175,9 @@ class LiveDisplay:
             grid.add_row(*cells[start : start + columns])
         return grid
 
-    def _terms(self, label: str, prefix: str) -> Text | None:
-        """The components of the reward."""
-        terms = [f"{n.removeprefix(prefix)} {v:+.2f}" for n, v in self.latest.items() if n.startswith(prefix)]
-        return Text.assemble((f"{label}  ", "dim"), ", ".join(terms)) if terms else None
+    def _terms(self) -> Text | None:
+        terms = reward_terms(self.latest)
+        return Text.assemble(("reward  ", "dim"), ", ".join(terms)) if terms else None
 
     def _seconds(self) -> Text | None:
         """The stages that took the longest."""

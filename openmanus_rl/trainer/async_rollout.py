@@ -35,12 +35,13 @@ class Filtering:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The episodes of a step: all of them, and those to learn from; and the seconds that playing them took."""
+    """The episodes of a step: all of them, and those to learn from; and the seconds that playing and scoring took."""
 
     step: int
     kept: list[Trajectory] = field(default_factory=list)
     every: list[Trajectory] = field(default_factory=list)
     seconds: float = 0.0
+    scoring: float = 0.0
     filtering: Filtering | None = None
 
     def metrics(self) -> dict[str, float]:

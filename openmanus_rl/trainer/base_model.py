@@ -23,7 +23,7 @@ from openmanus_rl.data.assemble import assemble
 from openmanus_rl.environments.configured import make_configured_env
 from openmanus_rl.tracking.console import WARM_START
 from openmanus_rl.trainer.checkpoint import CheckpointError
-from openmanus_rl.trainer.origin import base_is_current, note_base
+from openmanus_rl.trainer.origin import base_is_current, forget_base, note_base
 from openmanus_rl.trainer.sft import SftSettings, fine_tune
 from openmanus_rl.workers.init_model import init_model, save
 
@@ -52,7 +52,10 @@ def find_base(config: Config, directory: Path, origin: Origin, display: Display)
     folder = directory.absolute() / BASE
     if not base_is_current(config, directory):
         if folder.is_dir():  # of settings that were changed before there was a checkpoint
+            forget_base(directory)  # first: what is left by whoever is killed while it deletes is nobody's base
             shutil.rmtree(folder)
+        for left_over in folder.parent.glob(f".{BASE}.*.partial"):  # of processes that were killed; the run is ours
+            shutil.rmtree(left_over, ignore_errors=True)
         note_base(config, directory)
         make_base_model(config, folder, display)
     return str(folder)

@@ -65,6 +65,7 @@ class Journal:
     def go_back(self, step: int | None) -> None:
         """Forget what was told of later steps: they are done again. None is the very start."""
         self._forget_after(step)
+        self.history = self.lines()
         self.begin(step or 0)
 
     def step(self, step: int, metrics: dict[str, float]) -> None:

@@ -157,6 +157,11 @@ def note_base(config: Config, directory: Path) -> None:
     write_whole(directory / "base.json", orjson.dumps(_of_the_base(config)))
 
 
+def forget_base(directory: Path) -> None:
+    """The model that is there is not to be used any more."""
+    (directory / "base.json").unlink(missing_ok=True)
+
+
 def _of_the_base(config: Config) -> dict[str, str]:
     return {
         key: value for key, value in all_keys(config).items() if key.startswith(OF_THE_BASE) and decides_learning(key)

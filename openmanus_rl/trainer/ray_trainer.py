@@ -103,17 +103,24 @@ class RayPPOTrainer:
     def _train_to(self, last_step: int) -> None:
         trainer = self.config.trainer
         stopping = self.should_stop()
+        saving: dict[str, float] = {}
         while self.step < last_step and not stopping:
             self.step += 1
             with stages.only_numbers(self.step):
-                metrics = self.train_step()
+                metrics = self.train_step() | saving
             last = self.step == last_step
             if _due(self.step, trainer.test_freq) or (last and trainer.test_freq > 0):
                 metrics |= self.validate()
             self.report(self.step, metrics)
             self.standstill.note(self.step, metrics)
             stopping = self.should_stop()  # asked once: whoever stops here has saved
-            self.save(self.step, metrics, _due(self.step, trainer.save_freq) or last or stopping)
+            saving = self._save(metrics, _due(self.step, trainer.save_freq) or last or stopping)
+
+    def _save(self, metrics: dict[str, float], due: bool) -> dict[str, float]:
+        """Seconds of it, for the next step's line: this one's is written before there is a checkpoint of it."""
+        start = time.perf_counter()
+        self.save(self.step, metrics, due)
+        return {"time/save": time.perf_counter() - start}
 
     def train_step(self) -> dict[str, float]:
         """One step, stage by stage."""
@@ -121,6 +128,7 @@ class RayPPOTrainer:
         clock = _Clock(metrics, self.progress)
         with clock("collect"):
             trajectories = self.collect(metrics)
+        metrics["time/collect"] -= metrics.get("time/rewards", 0.0)
         if not trajectories:
             self._may_run_ahead()
             return metrics | {"skipped/empty_batch": 1.0, "time/step": clock.seconds()}
@@ -159,7 +167,9 @@ class RayPPOTrainer:
         metrics |= stages.rollout_metrics(collected.every) | collected.metrics()
         self.kept = self.keep("step", self.step, collected.every)
         kept = collected.kept
-        if self.ahead is not None:
+        if self.ahead is None:  # else it was done in another thread, beside everything else
+            metrics["time/rewards"] = collected.scoring
+        else:
             kept, ages = fresh_enough(kept, self.version, self.ahead.max_staleness)
             metrics |= ages
         return stages.comparable(kept, self.config.algorithm.adv_estimator)
@@ -176,7 +186,7 @@ class RayPPOTrainer:
         sampling = make_sampling(
             self.agent, config.data.max_response_length, rollout.temperature, rollout.top_p, rollout.top_k
         )
-        started = time.perf_counter()
+        started, scoring = time.perf_counter(), 0.0
         # A resumed run starts here with an empty cache; so does every step.
         self.agent.forget()
         kept: list[Trajectory] = []
@@ -189,6 +199,9 @@ class RayPPOTrainer:
                 self.tasks("train"), step, missing, config.env.rollout.n, config.trainer.seed, rounds * wanted
             )
             played = self.play("collect", episodes, sampling, progress)
+            over = time.perf_counter()
+            played = self.score(played)
+            scoring += time.perf_counter() - over
             every += played
             useful = stages.usable(played)
             if filtering.enable:
@@ -197,7 +210,7 @@ class RayPPOTrainer:
             kept += useful
             rounds += 1
         told = Filtering(filtered, rounds) if filtering.enable else None
-        return Collected(step, kept, every, time.perf_counter() - started, told)
+        return Collected(step, kept, every, time.perf_counter() - started - scoring, scoring, told)
 
     def play(
         self,
@@ -206,7 +219,7 @@ class RayPPOTrainer:
         sampling: SamplingParams,
         progress: Callable[[str, int, int, str], None],
     ) -> list[Trajectory]:
-        """Play episodes and score them, telling how far it is."""
+        """Play episodes, telling how far it is."""
         done = won = 0
 
         def finished(trajectory: Trajectory) -> None:
@@ -215,9 +228,13 @@ class RayPPOTrainer:
             progress(stage, done, len(episodes), f"{won} won")
 
         progress(stage, 0, len(episodes), "")
-        played = stages.compose_rewards(self.agent.run_llm_loop(episodes, sampling, finished), self.composer)
-        stages.check_failures(played, self.config.trainer.max_failure_rate)
-        return played
+        return self.agent.run_llm_loop(episodes, sampling, finished)
+
+    def score(self, played: list[Trajectory]) -> list[Trajectory]:
+        """Compose their rewards; too many failures end the run."""
+        scored = stages.compose_rewards(played, self.composer)
+        stages.check_failures(scored, self.config.trainer.max_failure_rate)
+        return scored
 
     def old_log_probs(self, batch: Batch, metrics: dict[str, float]) -> tuple[Batch, Tensor | None]:
         """The log-probs that ratios compare with: the engine's, where the trainer finds the same on a probe of them.
@@ -279,7 +296,7 @@ class RayPPOTrainer:
                 Episode(task, f"{split}-{k}", f"{split}-{k}", split, seed, (seed, -1, number, k))
                 for k, task in enumerate(tasks)
             ]
-            played = self.play(f"validate on {split}", episodes, sampling, self.progress)
+            played = self.score(self.play(f"validate on {split}", episodes, sampling, self.progress))
             every += played
             metrics |= _named(f"val/{split}", stages.rollout_metrics(played))
         metrics["time/validate"] = time.perf_counter() - start

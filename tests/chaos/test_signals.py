@@ -138,6 +138,33 @@ def test_whatever_it_is_struck_by_the_same_command_ends_with_the_same_weights(
     assert not list((tmp_path / "run").rglob(".step_*"))  # nothing half done is left
 
 
+NEW = ("actor_rollout_ref.model.path=init:nano", "warm_start.episodes=8", "warm_start.steps=2")
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
+def test_killed_while_a_new_model_is_made_or_an_older_one_deleted(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    """Runs of two seeds take turns in a directory, so there is a model of other settings to be deleted."""
+    straight, struck = tmp_path / "straight", tmp_path / "struck"
+    for folder in (straight, struck):
+        folder.mkdir()
+    assert nursery.train(straight / "process", lucky_settings(straight, *NEW)).code == 0
+    words, rng, whole = lucky_settings(struck, *NEW), random.Random(seed), 0
+    for blow in range(4):
+        other = blow % 2 == 0
+        # The other one's model is whole when the blow comes, but for the first.
+        at = 60 if other and blow else rng.randint(22, 48)
+        strike = {"kind": "files", "directory": str(struck / "run"), "at": at, "signal": int(signal.SIGKILL)}
+        given = [*words, "trainer.seed=1"] if other else words
+        ended = nursery.wait(nursery.start(TRAIN, struck / f"process_{blow}", words=given, strike=strike))
+        assert ended.code in (0, -signal.SIGKILL), ended.err
+        assert "Traceback" not in ended.err
+        whole += (struck / "run" / "base" / "config.json").is_file()
+    assert 0 < whole < 4
+    assert nursery.train(struck / "last", words).code == 0
+    assert same(final_state(straight), final_state(struck))
+    assert not list((struck / "run").glob(".base.*"))
+
+
 def stopped_in_the_middle(nursery: Nursery, folder: Path, moments: dict[str, int], words: list[str]) -> int:
     strike = {
         "kind": "calls", "directory": "", "at": moments["calls"] // 2, "signal": int(signal.SIGSTOP),

@@ -2,6 +2,7 @@
 
 import io
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -55,6 +56,63 @@ def test_the_panel_shows_the_run_and_what_it_is_doing() -> None:
     screen.close()
     assert "a line [bold]of[/bold] text" in shown.getvalue()
     assert shown.getvalue().endswith("\x1b[?25h"), "the cursor is back"
+
+
+@pytest.mark.parametrize(
+    ("measured", "shown"),
+    [
+        ({"actor/kl_loss": 0.5}, "KL 0.5000"),
+        ({"kl_in_reward": 0.25}, "KL in reward 0.2500"),
+        ({}, "KL of update 0.1250"),
+    ],
+)
+def test_without_a_reference_the_kl_is_that_of_the_update(
+    measured: dict[str, float], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = {"actor/approx_kl": 0.125} | measured
+    PlainDisplay().step(1, metrics)
+    screen, _ = live()
+    screen.step(1, metrics)
+    for text in (capsys.readouterr().out, panel(screen)):
+        assert shown in text
+        assert text.count("KL") == 1
+    screen.close()
+
+
+def test_what_is_left_is_told_at_the_pace_since_training_went_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    lines = PlainDisplay()
+    lines.begin(4, 10, [])
+    now[0] += 240.0
+    lines.step(6, {})  # two steps in four minutes, four to go
+    lines.step(10, {})
+    assert capsys.readouterr().out == "step 6/10  8 min left\nstep 10/10\n"
+    screen, _ = live()
+    screen.begin(4, 10, [])
+    assert "left" not in panel(screen), "nothing is known yet"
+    now[0] += 240.0
+    screen.step(6, {})
+    assert "about 8 min left" in panel(screen)
+    screen.step(10, {})
+    assert "left" not in panel(screen)
+    screen.close()
+
+
+def test_a_run_that_goes_back_is_drawn_without_the_steps_that_are_done_again() -> None:
+    screen, _ = live()
+    screen.begin(0, 8, [])
+    screen.step(1, {"success": 0.0})
+    screen.step(2, {"success": 1.0, "gap/mean": 1e-7})
+    assert "100%  ▁█" in panel(screen)
+    screen.begin(1, 8, [{"step": 1, "success": 0.0}])
+    assert "0%  ▁ " in panel(screen)
+    assert "gap" not in panel(screen)
+    screen.step(2, {"success": 0.5})
+    assert "50%  ▁▅" in panel(screen)
+    screen.close()
 
 
 @pytest.mark.parametrize("skipped", [0.0, 2.0])
@@ -161,8 +219,8 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == [
         *(f"warm start {step}/60  loss 0.500" for step in (12, 24, 36, 48, 60)),
         (
-            "step 4/4  success 25%  reward 2.50  kl 0.0125  entropy 0.500  clip 0.020  gap 3e-07  "
-            "rollout tok/s 12,345  train tok/s 678  valid_seen 50.0%  valid_unseen 12.5%"
+            "step 4/4  success 25%  reward 2.50 (env +2.75, format -0.25)  KL 0.0125  entropy 0.500  clip 0.020  "
+            "gap 3e-07  rollout tok/s 12,345  train tok/s 678  valid_seen 50.0%  valid_unseen 12.5%"
         ),
     ]
 

@@ -8,9 +8,10 @@ import orjson
 import pytest
 from tokenizers import Tokenizer
 
+from openmanus_rl.tracking.display import make_display
 from openmanus_rl.trainer import base_model, run
 from openmanus_rl.trainer.checkpoint import CheckpointError, best_of, checkpoints, read_checkpoint
-from openmanus_rl.trainer.origin import FREE, NOT_FREE, OF_THE_BASE, OtherRunError, decides_learning
+from openmanus_rl.trainer.origin import FREE, NOT_FREE, OF_THE_BASE, Origin, OtherRunError, decides_learning
 from tests.trainer.runs import model_dir, small_config
 
 SHORT = "trainer.total_training_steps=1"
@@ -102,6 +103,25 @@ def test_a_new_model_of_other_settings_is_made_anew(tmp_path: Path, monkeypatch:
     assert made == ["0", "1"], "once for each of the settings that it depends on"
     run.train(small_config(tmp_path, *new, "trainer.seed=1"))
     assert made == ["0", "1"]
+
+
+def test_half_of_a_model_that_was_being_deleted_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while it makes way for a model of another seed; and then the first seed is asked for again."""
+
+    def find(*words: str) -> dict[str, int]:
+        config, display = small_config(tmp_path, *NEW, *words), make_display("", console=False)
+        return words_of(Path(base_model.find_base(config, tmp_path, Origin(), display)))
+
+    def half(folder: Path, **_: object) -> None:
+        (folder / "tokenizer.json").unlink()
+        raise InterruptedError("killed")
+
+    whole = find()
+    with monkeypatch.context() as killed:
+        killed.setattr(shutil, "rmtree", half)
+        with pytest.raises(InterruptedError):
+            find("trainer.seed=1")
+    assert find() == whole
 
 
 NEW = ["actor_rollout_ref.model.path=init:nano", "warm_start.episodes=0", "trainer.val_before_train=false"]
