@@ -1,4 +1,5 @@
-"""Run every `bench_*.py` here (or those named), print tables, keep raw numbers as JSON, write docs/benchmarks.md.
+"""Run every `bench_*.py` here (or those named), print tables, keep raw numbers as JSON, write docs/benchmarks.md and
+the numbers on other pages.
 
 python -m benchmarks [NAME ...]
 python -m benchmarks --list
@@ -9,7 +10,7 @@ import importlib
 import sys
 from pathlib import Path
 
-from benchmarks import comparison_page
+from benchmarks import comparison_page, doc_tables
 from benchmarks.harness import Report, machine
 
 HERE = Path(__file__).parent
@@ -32,6 +33,7 @@ def main(names: list[str]) -> None:
         importlib.import_module(f"benchmarks.bench_{name}").run(report)
         print(f"raw numbers: {report.write(comparison_page.RESULTS).relative_to(HERE.parent)}")
         comparison_page.write()
+        doc_tables.write()
 
 
 if __name__ == "__main__":

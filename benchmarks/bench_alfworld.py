@@ -1,6 +1,7 @@
 """Native ALFWorld against stock TextWorld on the same games and the same commands: time, memory; generating games.
 
-Games come from $ALFWORLD_DATA if it is set, else they are generated.
+Games come from $ALFWORLD_DATA if it is set, else they are generated. TextWorld runs in our own Python, unlike the peers
+of other benchmarks: it is an engine of this package (`env.alfworld.engine=textworld`), and the tests compare with it.
 """
 
 import gc
