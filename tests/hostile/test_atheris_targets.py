@@ -53,6 +53,12 @@ def test_a_target_survives_its_seeds_and_what_is_made_of_them(name: str) -> None
 
 
 READERS = {
+    "actions": ("openmanus_rl.agent.actions.GRAMMARS", b"look"),
+    "trajectories": ("openmanus_rl.data.jsonl.loads", b"{}"),
+    "conversations": ("openmanus_rl.data.conversations.from_sharegpt", b"{}"),
+    "configs": ("openmanus_rl.config.load.load_config", b"a=1"),
+    "templates": ("openmanus_rl.agent.chat_template.ChatTemplate.render", b"x"),
+    "requests": ("openmanus_rl.serving.requests.read_request", b"{}"),
     "conversation_files": ("openmanus_rl.data.conversations.read_conversations", b"{}"),
     "config_files": ("openmanus_rl.config.load.load_config", b"a: 1"),
     "checkpoints": ("openmanus_rl.trainer.checkpoint.read_checkpoint", b"{}"),
@@ -60,15 +66,26 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_a_target_lets_no_other_error_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError
+class BrokenError(Exception):
+    """Nobody's."""
 
+
+class Broken:
+    """A reader, or something with readers, that fails when it is asked."""
+
+    def __call__(self, *_: object) -> Any:
+        raise BrokenError
+
+    def values(self) -> list[Any]:
+        return [SimpleNamespace(parse=self)]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_lets_no_other_error_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, data = READERS[name]
-    monkeypatch.setattr(place, broken)
+    monkeypatch.setattr(place, Broken())
     read = TARGETS[name]()
-    with pytest.raises((ZeroDivisionError, AssertionError)):
+    with pytest.raises((BrokenError, AssertionError)):
         read(data)
 
 
