@@ -109,9 +109,15 @@ def _step(record: Record) -> str:
     )
 
 
-def _micro_batch(record: Record) -> str:
-    columns = {"trained_a_second": "tokens/s", "lowest": "lowest", "highest": "highest"}
-    return "\n\n".join([texts.MICRO_BATCH, measured(record), table(columns, record["rows"])])
+def _trl_settings(record: Record) -> str:
+    passes = [row for row in record["rows"] if "trained_a_second" in row]
+    ways = [row for row in record["rows"] if "trained_a_second" not in row]
+    ends = {"lowest": "lowest", "highest": "highest"}
+    tables = [
+        table({"trained_a_second": "tokens/s", **ends}, passes),
+        table({"steps_a_second": "steps/s", **ends}, ways),
+    ]
+    return "\n\n".join([texts.TRL_SETTINGS, measured(record), *tables])
 
 
 def _update(record: Record) -> str:
@@ -183,7 +189,7 @@ def _skill(record: Record) -> str:
 SECTIONS: dict[str, Callable[[Record], str]] = {
     "rollout_peers": _rollout,
     "training_step": _step,
-    "trl_micro_batch": _micro_batch,
+    "trl_settings": _trl_settings,
     "update": _update,
     "advantages": _advantages,
     "alfworld": _alfworld,

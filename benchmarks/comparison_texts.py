@@ -30,7 +30,8 @@ GOALS = """
 
 AFTER_GOALS = """
 Where a goal is missed, the section says why. "In the median" means that the median meets it and the worst round does
-not. A goal without a measurement is one whose benchmark, or whose other side, has not been run.
+not. A goal without a measurement is one whose benchmark, or whose other side, has not been run. "To be
+repeated" means that the code has changed since then, as the section says, or that what was measured is no commit.
 """
 
 ROLLOUT = """
@@ -70,15 +71,17 @@ batch of 128 episodes, the same learning rate, AdamW, gradient clipping, and a K
 
 TRL runs its own loop (`trainer.train()`), as its defaults have it but for float32, the recipe's numbers, no
 recomputing of activations (its default on GPUs), and 16 episodes in a pass through the model
-(`python -m benchmarks trl_micro_batch` measures 8, 16, 32 and 64 beside each other). It pads episodes to
+(`python -m benchmarks trl_settings` measures 8, 16, 32 and 64 beside each other). It pads episodes to
 the longest of a batch: it computes {padded:.2f} tokens for each of an episode. Because the batch is used for two
 updates it also computes the old log-probs anew; ours takes the engine's, after comparing some of them.
 """
 
-MICRO_BATCH = """
-## TRL's episodes in a pass
+TRL_SETTINGS = """
+## TRL's settings
 
-The training step above, TRL only, with other numbers of episodes in a pass through the model.
+The training step above, TRL only, with other numbers of episodes in a pass through the model; and collecting 2 tasks x
+8 episodes with transformers' `generate`, TRL's default, and with its continuous batching
+(`use_transformers_continuous_batching`).
 """
 
 UPDATE = """

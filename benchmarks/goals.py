@@ -18,6 +18,16 @@ def one_run(row: Row) -> bool:
     return bool(row.get("rounds", 1 if row["lowest"] == row["highest"] else 2) == 1)
 
 
+def to_be_repeated(record: Record) -> bool:
+    """Whether its numbers are of other code than there is, or of code that nobody can get: no commit, or changed after.
+
+    >>> [to_be_repeated({"commit": of}) for of in ("beccb0a", "beccb0a, changed", "unknown")], to_be_repeated({})
+    ([False, True, True], True)
+    """
+    commit = record.get("commit", "unknown")
+    return "since_then" in record or commit == "unknown" or commit.endswith(", changed")
+
+
 @dataclass(frozen=True)
 class Goal:
     """Something that was to be reached: in which benchmark, by which row and number, and what it must be."""
@@ -36,7 +46,7 @@ class Goal:
         row = next((row for row in record["rows"] if row["what"] == self.row and self.number in row), None)
         if row is None:
             return f"| {self.text} | not measured | unknown |"
-        met = self._met(row) + ("; to be repeated" if "since_then" in record else "")
+        met = self._met(row) + ("; to be repeated" if to_be_repeated(record) else "")
         return f"| {self.text} | {self.form.format(row[self.number])}{self._range(row)} | {met} |"
 
     def _has_range(self, row: Row) -> bool:

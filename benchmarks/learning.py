@@ -26,8 +26,10 @@ from benchmarks.results_page import page
 from benchmarks.run_figures import step_groups, training_success
 from openmanus_rl.config.load import load_config
 from openmanus_rl.config.resolved import to_yaml
+from openmanus_rl.config.sources import read_plain
 
 HERE = Path(__file__).parent
+RECIPES = HERE.parent / "openmanus_rl" / "config" / "recipes"
 RESULTS = HERE / "learning"
 PAGE = HERE.parent / "docs" / "results.md"
 SEEDS = (0, 1, 2)
@@ -93,8 +95,24 @@ def main(arguments: list[str]) -> None:
     chosen = parser.parse_args(arguments)
     if chosen.study and not chosen.write:
         _study(chosen.study, chosen.only, chosen.runs)
-    PAGE.write_text(page([json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]))
+    PAGE.write_text(page(kept_studies()))
     print(f"written: {PAGE.relative_to(HERE.parent)}")
+
+
+def recipe_settings(recipe: str) -> dict[str, Any]:
+    """What a recipe's file says now."""
+    return read_plain(RECIPES / f"{recipe}.yaml")
+
+
+def kept_studies() -> list[dict[str, Any]]:
+    """The numbers so far; a run of a recipe that says something else now is to be repeated."""
+    studies: list[dict[str, Any]] = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
+    for study in studies:
+        now = recipe_settings(study["recipe"])
+        for run in study["runs"]:
+            if run.get("recipe_settings", now) != now:
+                run.setdefault("since_then", "its recipe has changed.")
+    return studies
 
 
 def _study(name: str, only: str | None, runs: Path) -> None:
@@ -129,6 +147,7 @@ def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directo
         "seed": seed,
         "command": " ".join(["openmanus-rl", *words]),
         "minutes": round(training["minutes"], 1),
+        "recipe_settings": recipe_settings(study.recipe),
         "machine": training["machine"],
         "cores": training["cores"],
         "commit": training["commit"],

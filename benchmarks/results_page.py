@@ -1,6 +1,7 @@
 """docs/results.md from the numbers that `python -m benchmarks.learning` has kept; no number in it is written by hand.
 
-A run whose recipe or environment has changed says so (`since_then`, added by hand to its record) until it is repeated.
+A run whose recipe has changed says so, and one whose environment has (`since_then`, added by hand to its record), until
+it is repeated. A `remark`, added by hand as well, says what a reader would get wrong about a run.
 """
 
 import statistics
@@ -16,8 +17,10 @@ What the recipes learn, measured. `python -m benchmarks.learning STUDY` repeats 
 
 Success is on `valid_unseen`, tasks that neither the warm start nor the training has seen; behind it stands its 95 %
 Wilson interval. "before" is the model that training starts from, "after" the checkpoint with the best
-validation, which is what a run reports and exports. "curve" is validation success over the steps, from 0 to 100 %.
-It is chosen on the first tasks of each validation split (`data.val_batch_size`), which are among the tasks played here.
+validation, which is what a run reports and exports. "curve" is validation success over the steps, from 0 to 100 %, mean
+of both validation splits, and so is "first 50 / 80 / 90 %"; the grid's seen tasks are rooms of training.
+The checkpoint is chosen on the first tasks of each validation split (`data.val_batch_size`), which are among the tasks
+played here.
 No task is played twice. Minutes are those of the whole training command, making the model, the warm start and
 validations included, on the cores of the last column; other work may have shared them. "in training, all steps" is
 success of the sampled training episodes, mean over the whole run: who learns sooner has more of it. The same command
@@ -46,16 +49,18 @@ def _study(study: dict[str, Any]) -> str:
     lines += [_row(run) for run in study["runs"]]
     notes = dict.fromkeys(run["since_then"] for run in study["runs"] if "since_then" in run)
     lines += [line for note in notes for line in ("", f"To be repeated: {note}")]
+    lines += [line for run in study["runs"] if "remark" in run for line in ("", f"{run['form']}: {run['remark']}")]
+    one = "The same runs, and more of them:" if len(study["runs"]) > 1 else "The same run, and more of it:"
     lines += [
         "",
-        "Mean over the seeds, with the lowest and the highest:" if several else "The same run, and more of it:",
+        "Mean over the seeds, with the lowest and the highest:" if several else one,
         "",
         "| | before | after | after, seen tasks | score after | steps an episode | in training, all steps |",
     ]
     lines += ["|---|---|---|---|---|---|---|"]
     forms = list(dict.fromkeys(run["form"] for run in study["runs"]))
     lines += [_together(form, [run for run in study["runs"] if run["form"] == form]) for form in forms]
-    lines += _step_groups(study["runs"]) if len(forms) > 1 else []
+    lines += _step_groups(study["runs"]) if {"gigpo", "grpo"} <= set(forms) else []
     for name in dict.fromkeys(name for run in study["runs"] for name in run.get("elsewhere", {})):
         lines += ["", f"The same models on {name}:", "", "| | seed | success | steps an episode |", "|---|---|---|---|"]
         lines += [_elsewhere(run, run["elsewhere"][name]) for run in study["runs"] if name in run.get("elsewhere", {})]

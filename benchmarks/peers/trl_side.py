@@ -1,11 +1,12 @@
 """TRL's side: `GRPOTrainer` with `environment_factory`.
 
-    python -m benchmarks.peers.trl_side WORK rollout
+    python -m benchmarks.peers.trl_side WORK rollout [continuous]
     python -m benchmarks.peers.trl_side WORK step [EPISODES]
 
 `rollout` is `_generate_and_score_completions`: environments reset, turns generated and carried out, rewards and
 advantages. With one update a batch and no KL it computes nothing else. `step` is TRL's own training loop, which a
 callback lets run from one batch of episodes to the next. EPISODES is how many go through the model at once.
+`continuous` has transformers generate by continuous batching over a paged cache, which TRL does not by default.
 """
 
 import logging
@@ -29,7 +30,7 @@ from benchmarks.peers.work import Work, held_out_success, tasks_of_round
 from openmanus_rl.config.schema import Config
 
 UPDATES = 2  # optimizer steps on a batch of episodes, as the recipe has it
-MICRO_BATCH = 16  # episodes of a pass through the model; `python -m benchmarks trl_micro_batch` compares others
+MICRO_BATCH = 16  # episodes of a pass through the model; `python -m benchmarks trl_settings` compares others
 
 
 def room_class(config: Config, tokenizer: Any) -> type[Room]:
@@ -39,7 +40,7 @@ def room_class(config: Config, tokenizer: Any) -> type[Room]:
     return type("ConfiguredRoom", (Room,), {"config": config, "overflow": overflow})
 
 
-def settings(work: Work, config: Config, folder: str, updates: int, micro_batch: int) -> GRPOConfig:
+def settings(work: Work, config: Config, folder: str, updates: int, micro_batch: int, continuous: bool) -> GRPOConfig:
     """TRL's defaults but for: the recipe's numbers, float32 on the CPU, and nothing recomputed to save memory."""
     optim, actor = config.actor_rollout_ref.actor.optim, config.actor_rollout_ref.actor
     micro = min(micro_batch, work.episodes // updates)
@@ -60,6 +61,7 @@ def settings(work: Work, config: Config, folder: str, updates: int, micro_batch:
         max_completion_length=config.data.max_prompt_length,
         # Of one turn: TRL would let a turn be as long as the episode.
         generation_kwargs={"max_new_tokens": config.data.max_response_length},
+        use_transformers_continuous_batching=continuous,
         report_to="none", logging_strategy="no", save_strategy="no", disable_tqdm=True,
     )  # fmt: skip
 
@@ -92,7 +94,13 @@ class CountingTrainer(GRPOTrainer):  # type: ignore[misc]
 
 
 def make_trainer(
-    work: Work, config: Config, folder: str, updates: int, callbacks: list[Any], micro_batch: int = MICRO_BATCH
+    work: Work,
+    config: Config,
+    folder: str,
+    updates: int,
+    callbacks: list[Any],
+    micro_batch: int = MICRO_BATCH,
+    continuous: bool = False,
 ) -> CountingTrainer:
     """A trainer with a dataset of our tasks in our order."""
     tokenizer = AutoTokenizer.from_pretrained(work.model, padding_side="left", truncation_side="left")
@@ -103,7 +111,7 @@ def make_trainer(
     prompt = [{"role": "user", "content": ""}]
     return CountingTrainer(
         model=work.model,
-        args=settings(work, config, folder, updates, micro_batch),
+        args=settings(work, config, folder, updates, micro_batch, continuous),
         train_dataset=Dataset.from_list([{"prompt": prompt, "task": task} for task in tasks]),
         processing_class=tokenizer,
         environment_factory=room_class(config, tokenizer),
@@ -140,9 +148,9 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
         control.should_training_stop = True
 
 
-def rollout(work: Work, config: Config, folder: str) -> None:
+def rollout(work: Work, config: Config, folder: str, continuous: bool) -> None:
     """Rounds of collecting only."""
-    trainer = make_trainer(work, config, folder, 1, [])
+    trainer = make_trainer(work, config, folder, 1, [], continuous=continuous)
     trainer.model.train()
 
     def collect(number: int) -> Numbers:
@@ -163,7 +171,7 @@ def main() -> None:
     config = work.config()
     with tempfile.TemporaryDirectory() as folder:
         if what == "rollout":
-            rollout(work, config, folder)
+            rollout(work, config, folder, "continuous" in sys.argv[3:])
         else:
             rounds = Rounds(work, config)
             micro_batch = int(sys.argv[3]) if len(sys.argv) > 3 else MICRO_BATCH

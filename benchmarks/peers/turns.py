@@ -30,9 +30,9 @@ def ratios(ours: Sequence[Numbers], theirs: Sequence[Numbers], what: str) -> lis
     return [a / b for a, b in zip(rates(ours, what), rates(theirs, what), strict=True)]
 
 
-def report_rates(report: Report, found: Rounds, counted: Sequence[str]) -> None:
+def report_rates(report: Report, found: Rounds, counted: Sequence[str], kept_as: str = "rounds") -> None:
     """A row for each side: medians a second, with the range of the first thing counted."""
-    report.raw["rounds"] = found
+    report.raw[kept_as] = found
     for name, rounds in found.items():
         first = spread(rates(rounds, counted[0]))
         numbers = {f"{what}_a_second": spread(rates(rounds, what))["median"] for what in counted}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.comparison_page import page, table
+from benchmarks.comparison_page import kept, page, table
 from benchmarks.derived_rows import completed, growth, skill_ratios
 from benchmarks.goals import GOALS, Goal, Record
 
@@ -12,7 +12,7 @@ SMALLER = Goal("at most 4 x", "bench", "ours over theirs", "median", 4.0, at_lea
 
 def record(median: float, lowest: float, highest: float, **more: float) -> dict[str, Record]:
     row = {"what": "ours over theirs", "median": median, "lowest": lowest, "highest": highest, **more}
-    return {"bench": {"benchmark": "bench", "rows": [row]}}
+    return {"bench": {"benchmark": "bench", "commit": "beccb0a", "rows": [row]}}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,26 @@ def test_a_goal_that_was_measured_with_other_code_is_to_be_repeated() -> None:
     records = record(5.0, 4.5, 6.0)
     records["bench"]["since_then"] = "made with half of it."
     assert FASTER.line(records).endswith("| yes; to be repeated |")
+
+
+@pytest.mark.parametrize("commit", [None, "unknown", "beccb0a, changed"])
+def test_so_is_one_that_was_measured_with_code_that_nobody_can_get(commit: str | None) -> None:
+    records = record(5.0, 4.5, 6.0)
+    assert FASTER.line(records).endswith("| yes |")
+    records["bench"] |= {"commit": commit}
+    if commit is None:
+        del records["bench"]["commit"]
+    assert FASTER.line(records).endswith("| yes; to be repeated |")
+
+
+def test_the_page_has_no_goal_met_by_numbers_that_cannot_be_had_again() -> None:
+    records = kept()
+    lines = page(records).splitlines()
+    for goal in GOALS:
+        [line] = [line for line in lines if line.startswith(f"| {goal.text} |")]
+        commit = records.get(goal.benchmark, {}).get("commit", "unknown")
+        if commit == "unknown" or "changed" in commit:
+            assert line.endswith(("; to be repeated |", "| unknown |"))
 
 
 def test_a_page_without_any_numbers_has_all_goals() -> None:

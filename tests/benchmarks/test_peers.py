@@ -13,8 +13,14 @@ def test_vllm_can_be_compiled_in_both_ways_of_asking() -> None:
         assert Work("init:nano").config(*words).actor_rollout_ref.rollout.enforce_eager is not compiled
 
 
-def test_trls_passes_are_on_the_page_once_they_are_measured() -> None:
-    row = {"what": "TRL, 8 episodes a pass", "trained_a_second": 500.0, "lowest": 400.0, "highest": 600.0}
-    record = {"benchmark": "trl_micro_batch", "when": "2026-11-16", "machine": "a CPU", "rows": [row]}
-    assert "| TRL, 8 episodes a pass | 500 | 400 | 600 |" in page({"trl_micro_batch": record})
+def test_trls_settings_are_on_the_page_once_they_are_measured() -> None:
+    ends = {"lowest": 400.0, "highest": 600.0}
+    rows = [
+        {"what": "TRL, 8 episodes a pass", "trained_a_second": 500.0, "steps_a_second": 9.0, **ends},
+        {"what": "TRL, continuous batching", "steps_a_second": 450.0, **ends},
+    ]
+    record = {"benchmark": "trl_settings", "when": "2026-11-16", "machine": "a CPU", "rows": rows}
+    told = page({"trl_settings": record})
+    assert "| TRL, 8 episodes a pass | 500 | 400 | 600 |" in told
+    assert "| TRL, continuous batching | 450 | 400 | 600 |" in told
     assert "TRL, 8 episodes a pass" not in page({})

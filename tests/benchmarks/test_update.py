@@ -73,7 +73,7 @@ def test_the_page_tells_of_the_second_loop_where_it_was_measured() -> None:
     }
     over = {"median": 1.2, "lowest": 1.1, "highest": 1.3, "rounds": 5}
     more = [speed, {"what": "this package over bare loop in micro-batches, equal lengths", **over}]
-    told = page({**records, "update": {**records["update"], "rows": rows + more}})
+    told = page({**records, "update": {**records["update"], "rows": rows + more, "commit": "1234567"}})
     assert "| the same, bare loop in micro-batches as large as ours | 120% (110% to 130%) | yes |" in told
     assert '"Bare loop in micro-batches"' in told
     assert "| bare loop in micro-batches, equal lengths | 3,000 | 1 | 9 |" in told
