@@ -66,7 +66,7 @@ fuzz: setup ## Try many more hostile inputs than `make test` does, others each t
 		|| { echo "error: atheris cannot be installed here (it exists for Linux only), so no reader was fuzzed with it" >&2; exit 1; }
 	@for target in $$($(BIN)/python -m tests.hostile.atheris_targets); do \
 		echo "atheris: $$target"; \
-		$(BIN)/python -m tests.hostile.atheris_targets $$target -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096; \
+		$(BIN)/python -m tests.hostile.atheris_targets $$target -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -timeout=15; \
 	done
 
 # vLLM's CPU build wants other versions of web packages than ours, and asks for torch packages that do not exist for the

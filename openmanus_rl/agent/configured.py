@@ -12,6 +12,8 @@ from openmanus_rl.environments.configured import make_configured_env
 from openmanus_rl.rollout.engine import SamplingParams
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from openmanus_rl.agent.collector import EngineLimit
     from openmanus_rl.agent.prompts import Chat, PromptTemplate, Tokenizer
     from openmanus_rl.config.running import EnvConfig
@@ -67,7 +69,23 @@ def make_sampling(
 def template_problems(env: EnvConfig) -> list[Problem]:
     """What is wrong with the template that the config names."""
     try:
-        configured_template(env)
+        template = configured_template(env)
     except ValueError as error:
         return [Problem(str(error), ("env.prompt_template", "env.response_grammar"))]
-    return []
+    return list(_notes_problems(env, template))
+
+
+def _notes_problems(env: EnvConfig, template: PromptTemplate) -> Iterator[Problem]:
+    """Notes that no prompt shows would be sampled and trained for nothing."""
+    windows = env.context == "window" or env.on_context_limit == "slide"
+    # A conversation's first message is written before there are any notes.
+    shown = (["system", "window"] if windows else []) + (["turn"] if env.context == "full_history" else [])
+    if env.memory != "summary" or template.shows_notes.intersection(shown):
+        return
+    advice = f"have the template {template.name} show `summary` in its {shown[-1]}"
+    if not windows and "window" in template.shows_notes:
+        advice = "set env.context=window, or env.on_context_limit=slide"
+    yield Problem(
+        f"summary asks the model for notes, but no prompt would show them: {advice}, or set env.memory=simple",
+        ("env.memory", "env.context", "env.on_context_limit", "env.prompt_template"),
+    )

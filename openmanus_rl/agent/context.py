@@ -6,7 +6,7 @@ new prompt each turn, with the last `history_length` steps and perhaps the model
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -52,9 +52,13 @@ class Context(Protocol):
     """Makes the prompts of one episode; `messages` is the latest one as a conversation, for engines that take text."""
 
     messages: list[dict[str, str]]
+    room: int
 
     def prompt(self, now: Situation) -> NDArray[np.int32] | None:
         """The next prompt, or None when it would not fit."""
+
+    def least(self, now: Situation) -> int:
+        """How long the next prompt would be, in tokens, if the agent had done and noted nothing before."""
 
     def answered(self, token_ids: NDArray[np.int32], text: str) -> None:
         """The agent wrote this after the latest prompt."""
@@ -87,6 +91,12 @@ class Window:
                 self.messages = messages
                 return ids
         return None
+
+    def least(self, now: Situation) -> int:
+        """Without steps and notes."""
+        values = replace(now, summary="").values([])
+        messages = opening(self.template.render("system", **values), self.template.render("window", **values))
+        return len(self.chat.start(messages))
 
     def answered(self, token_ids: NDArray[np.int32], text: str) -> None:
         """Nothing is kept: the next prompt is a new one."""
@@ -121,6 +131,13 @@ class FullHistory:
             ids, messages = fresh, self.slide.messages
         self.ids, self.messages = ids, messages
         return ids
+
+    def least(self, now: Situation) -> int:
+        """The new message as the first of a conversation; with `slide`, the window's if that is shorter."""
+        part, past = ("turn", now.past) if self.messages else ("start", [])
+        user = self.template.render(part, **now.values(past))
+        length = len(self.chat.start(opening(self.template.render("system", **now.values([])), user)))
+        return length if self.slide is None else min(length, self.slide.least(now))
 
     def answered(self, token_ids: NDArray[np.int32], text: str) -> None:
         """The answer becomes part of the next prompt."""

@@ -22,6 +22,7 @@ from openmanus_rl.agent.prompts import TextChat
 from openmanus_rl.agent.recording import (
     EnvFailedError,
     advance,
+    check_readable,
     ending,
     opening_situation,
     record_turn,
@@ -35,7 +36,7 @@ from openmanus_rl.environments.configured import make_configured_env
 from openmanus_rl.rollout.engine import Completion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -179,6 +180,7 @@ def _play(
         now.step = step
         prompt = context.prompt(now)
         if prompt is None:
+            check_readable(context, now)
             ended = StopReason.CONTEXT_LIMIT
             break
         text = template.grammar.write(expert.act(observation, info), thought_of(expert))
@@ -198,8 +200,6 @@ def _play(
         ended = ending(terminated, truncated, info)
         if ended is not None:
             break
-    if not turns:
-        raise EnvFailedError("the first prompt does not fit")
     return ended or StopReason.STEP_LIMIT, str(info["task_type"])
 
 
@@ -207,7 +207,7 @@ def _play(
 
 
 def demonstrate_configured(
-    env: EnvConfig, tasks: Sequence[str], chat: Chat, room: int, *, split: str = "train", keep_lost: bool = False,
+    env: EnvConfig, tasks: Iterable[str], chat: Chat, room: int, *, split: str = "train", keep_lost: bool = False,
     mistakes: float = 0.0, counts: DemoCounts | None = None,
 ) -> Iterator[Trajectory]:  # fmt: skip
     """`demonstrate` for the environment, the template and the context that a config describes."""
@@ -247,16 +247,20 @@ class _Listener(TextChat):
         return super().answer(text)
 
 
-def collect_texts(env: EnvConfig, episodes: int = 300, seed: int = 0) -> list[str]:
+def collect_texts(
+    env: EnvConfig, episodes: int = 300, seed: int = 0, go_on: Callable[[], None] = lambda: None
+) -> list[str]:
     """Messages and answers of training episodes, as the config's template renders them.
 
     Half of the episodes are the expert's, half are played at random, with mistakes: a trained agent will see both. An
-    environment without an expert is played at random only. Where it fails, what was said until then counts.
+    environment without an expert is played at random only. Where it fails, what was said until then counts. `go_on` is
+    called before each episode.
     """
     made, template, listener = make_configured_env(env, seed), configured_template(env), _Listener()
     failure = ""
     try:
         for number, task in enumerate(choose_tasks(made.tasks("train"), episodes, seed)):
+            go_on()
             expert = made.expert() if number % 2 == 0 else None
             policy = expert or _RandomPolicy(random.Random(f"{seed}/{number}"))
             context = make_context(listener, template, 1, env.context, env.history_length)

@@ -19,6 +19,7 @@ from openmanus_rl.agent.memory import Memory, SimpleMemory, SummaryMemory
 from openmanus_rl.agent.recording import (
     EnvFailedError,
     advance,
+    check_readable,
     ending,
     opening_situation,
     record_turn,
@@ -62,8 +63,9 @@ class AgentSettings:
     """How episodes are played.
 
     `room` is the longest prompt in tokens. `slide`: an episode whose history outgrows it goes on from a window, else it
-    ends with `context_limit`. An environment that fails, or takes longer than `episode_seconds` for all its answers, is
-    tried again `retries` times, on a fresh instance, before the episode ends with `env_error`.
+    ends with `context_limit`. An environment that fails, shows what fits into no prompt, or takes longer than
+    `episode_seconds` for all its answers, is tried again `retries` times, on a fresh instance, before the episode ends
+    with `env_error`.
     """
 
     max_steps: int
@@ -167,18 +169,18 @@ class OpenManusAgent:
     def _play(
         self, env: TextEnv, episode: Episode, sampling: SamplingParams, turns: list[Turn], clock: EnvClock
     ) -> Rollout[tuple[StopReason, str]]:
-        settings = self.settings
         observation, info = yield from self._ask_env(
             env, lambda: env.reset(seed=episode.seed, options={"task": episode.task}), clock, "reset"
         )
         now = opening_situation(observation, info)
         context, memory = self._context(), self._memory()
         ended: StopReason | None = None
-        for step in range(settings.max_steps):
+        for step in range(self.settings.max_steps):
             now.step = step
             yield from self._take_notes(memory, now, episode, turns, sampling)
             prompt = context.prompt(now)
             if prompt is None:
+                check_readable(context, now)
                 ended = StopReason.CONTEXT_LIMIT
                 break
             written = yield from self._ask_engine(prompt, context.messages, episode, sampling, len(turns))
@@ -197,8 +199,6 @@ class OpenManusAgent:
             ended = ending(terminated, truncated, info)
             if ended is not None:
                 break
-        if not turns:
-            raise EngineFailedError(f"the first prompt of {episode.task} is longer than {settings.room} tokens")
         return ended or StopReason.STEP_LIMIT, str(info["task_type"])
 
     # --- what an episode waits for ------------------------------------------------------------------------

@@ -7,12 +7,14 @@ import os
 import threading
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from openmanus_rl.agent.demonstrations import DemoCounts, demonstrate_configured
+from openmanus_rl.rollout.ctrl_c import shielded_from_ctrl_c
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
     from openmanus_rl.agent.prompts import Chat
@@ -21,20 +23,27 @@ if TYPE_CHECKING:
 
 
 def demonstrate_parallel(
-    env: EnvConfig, tasks: Sequence[str], chat: Chat, room: int, *, split: str = "train", keep_lost: bool = False,
+    env: EnvConfig, tasks: Iterable[str], chat: Chat, room: int, *, split: str = "train", keep_lost: bool = False,
     mistakes: float = 0.0, counts: DemoCounts | None = None, processes: int = 2, chunk: int = 64,
 ) -> Iterator[Trajectory]:  # fmt: skip
     """The same episodes in the same order, played by several processes; worth it from a few thousand episodes on."""
-    parts = deque(tasks[start : start + chunk] for start in range(0, len(tasks), chunk))
+    ahead = iter(tasks)
+    parts = iter(lambda: list(islice(ahead, chunk)), [])
     waiting: deque[Future[tuple[list[Trajectory], DemoCounts]]] = deque()
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), end_with_parent) as pool:
-        while parts or waiting:
-            while parts and len(waiting) < 2 * processes:  # so that results do not pile up
-                waiting.append(pool.submit(_play_part, env, parts.popleft(), chat, room, split, keep_lost, mistakes))
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), end_with_parent)
+    try:
+        while True:
+            for part in islice(parts, 2 * processes - len(waiting)):  # no more, so that results do not pile up
+                with shielded_from_ctrl_c():  # the first one starts the processes
+                    waiting.append(pool.submit(_play_part, env, part, chat, room, split, keep_lost, mistakes))
+            if not waiting:
+                break
             kept, of_part = waiting.popleft().result()
             if counts is not None:
                 counts.merge(of_part)
             yield from kept
+    finally:
+        pool.shutdown(cancel_futures=True)  # whoever stops listening waits for what is being played, and no more
 
 
 def _play_part(

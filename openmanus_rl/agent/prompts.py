@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jinja2
 import numpy as np
 import yaml
+from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from openmanus_rl.agent.actions import GRAMMARS, Grammar
@@ -56,6 +57,8 @@ class PromptTemplate:
     name: str
     grammar: Grammar
     parts: dict[str, jinja2.Template] = field(repr=False)
+    shows_notes: frozenset[str] = frozenset()
+    """The parts that show `summary`."""
 
     def render(self, part: str, **values: Any) -> str:
         """One part, filled in; ValueError names the template if it cannot be."""
@@ -90,7 +93,8 @@ def load_template(name: str | None, env_name: str = "", grammar: str | None = No
         parts = {part: sandbox.from_string(str(texts[part])) for part in PARTS}
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"template {name}, line {error.lineno}: {error}") from None
-    return PromptTemplate(name, GRAMMARS[form], parts)
+    showing = {part for part in PARTS if "summary" in find_undeclared_variables(sandbox.parse(str(texts[part])))}
+    return PromptTemplate(name, GRAMMARS[form], parts, frozenset(showing))
 
 
 def _read(name: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from openmanus_rl.data.trajectory import StopReason, Turn
 
 if TYPE_CHECKING:
     from openmanus_rl.agent.actions import ParsedAction
+    from openmanus_rl.agent.context import Context
     from openmanus_rl.environments.base import Info
     from openmanus_rl.rollout.engine import Completion
 
@@ -35,6 +36,17 @@ def advance(now: Situation, turn: Turn, problem: str, observation: str, info: In
     now.observation, now.admissible_actions, now.problem = observation, info["admissible_actions"], ""
     if not turn.action_valid:
         now.problem = problem or "the action does nothing here"
+
+
+def check_readable(context: Context, now: Situation) -> None:
+    """Raise where no prompt has room for what the environment shows, whoever plays it: not even one without a past."""
+    length = context.least(now)
+    if length > context.room:
+        what = "step" if now.past else "reset"
+        raise EnvFailedError(
+            f"{what}: no prompt has room for the observation: with nothing before it, there would be {length:,} "
+            f"tokens, and data.max_prompt_length is {context.room:,}. Raise it, or let the environment show less"
+        )
 
 
 def ending(terminated: bool, truncated: bool, info: Info) -> StopReason | None:

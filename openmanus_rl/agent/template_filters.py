@@ -27,6 +27,8 @@ _OF_TEXT = frozenset({
     "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split",
     "splitlines", "startswith", "strip", "swapcase", "title", "upper",
 })  # fmt: skip
+# Python searches backwards by comparing at every place: as long as both texts together, multiplied.
+_BACKWARDS = frozenset({"rfind", "rindex", "rpartition", "rsplit"})
 # Of what Python has built in, the attributes that a template may use; of anything else Jinja's sandbox decides.
 METHODS: dict[type, frozenset[str]] = {
     str: _OF_TEXT,
@@ -211,6 +213,8 @@ def call_text_method(allowance: Allowance, method: Callable[..., Any], *args: An
         return text.join(parts)
     if name.endswith("strip"):
         _check_stripped(args)
+    if name in _BACKWARDS:
+        allowance.take(len(text) * sum(len(given) for given in (*args, *named.values()) if isinstance(given, str)))
     # A text cut into single characters becomes a list of them.
     allowance.take(2 * len(text))
     return method(*args, **named)

@@ -6,8 +6,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from openmanus_rl.cli.demos import Settings
+from openmanus_rl.config.models import INIT_PREFIX, INIT_SIZES
 
 app = typer.Typer(help="Make a small model, or convert one.", no_args_is_help=True)
+
+# 1, 1.6, 1.7, 4 and 20 million weights, as `init:SIZE` of a config has them.
+_SIZES = ", ".join(INIT_SIZES)
 
 Out = Annotated[Path, typer.Option(metavar="DIR", help="The model directory to make; it must not hold anything yet.")]
 
@@ -17,8 +21,8 @@ def init(
     env: Annotated[list[str], typer.Option(metavar="NAME", help="Whose text to learn words from; may be repeated.")],
     out: Out,
     overrides: Settings = None,
-    size: Annotated[Literal["nano", "tiny", "small"], typer.Option(help="About 1, 4 or 20 million weights.")] = "tiny",
-    vocab: Annotated[int | None, typer.Option(min=1, help="Tokens at most. Default: 2048 (small: 4096).")] = None,
+    size: Annotated[str, typer.Option(metavar="SIZE", help=f"One of {_SIZES}.")] = "tiny",
+    vocab: Annotated[int | None, typer.Option(min=1, help="Tokens at most. Default: as many as the size has.")] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Training episodes to read, per environment.")] = 300,
     seed: Annotated[int, typer.Option(min=0, help="Of the weights, and of the episodes.")] = 0,
 ) -> None:
@@ -28,9 +32,12 @@ def init(
     """
     from openmanus_rl.agent.demonstrations import collect_texts
     from openmanus_rl.cli.demos import load_env_config
+    from openmanus_rl.config.checks import model_fault
     from openmanus_rl.config.problems import ConfigError, Problem
     from openmanus_rl.workers.init_model import SMALLEST_VOCABULARY, check_free, init_model, save
 
+    if fault := model_fault(f"{INIT_PREFIX}{size}"):
+        raise ConfigError([Problem(f"--size: {fault}")])
     if vocab is not None and vocab < SMALLEST_VOCABULARY:
         raise ConfigError([Problem(f"--vocab must be at least {SMALLEST_VOCABULARY}, got {vocab}")])
     configs = [load_env_config(name, overrides).env for name in env]

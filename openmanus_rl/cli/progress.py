@@ -114,7 +114,8 @@ class StepMeter(_Watched):
         """A step was taken."""
         if "val_loss" in metrics:
             self.validated = f", validation {metrics['val_loss']:.3f}"
-        told = f"loss {metrics['action_loss']:.3f}{self.validated}"
+        skipped = f", {metrics['skipped_steps']:.0f} skipped" if metrics.get("skipped_steps") else ""
+        told = f"loss {metrics['action_loss']:.3f}{self.validated}{skipped}"
         if self.bar.disable:
             left = (time.perf_counter() - self.started) / step * (self.total - step)
             told += f", {left:.0f} s left"

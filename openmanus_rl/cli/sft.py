@@ -246,6 +246,7 @@ def _train(
     from openmanus_rl.cli.progress import StepMeter
     from openmanus_rl.trainer.interruption import interruptible
     from openmanus_rl.trainer.sft import fine_tune
+    from openmanus_rl.trainer.stages import NotFiniteError
 
     meter, start = StepMeter(settings.steps), time.perf_counter()
     asked: list[str] = []
@@ -260,6 +261,9 @@ def _train(
     except KeyboardInterrupt:
         print("interrupted: nothing was written", file=sys.stderr)
         raise SystemExit(exits.INTERRUPTED) from None
+    except NotFiniteError as error:
+        exits.tell_error(error)
+        raise SystemExit(exits.FAILED) from None
     stopped = bool(asked) and metrics["steps"] < settings.steps
     return metrics | {"seconds": time.perf_counter() - start}, stopped
 

@@ -111,10 +111,9 @@ class Screen:
     def end(self, trajectory: "Trajectory") -> None:
         """How it ended."""
         from openmanus_rl.cli.screen import shown
-        from openmanus_rl.evaluation.statistics import acting_turns
 
         told = (
-            f"{trajectory.stop_reason}: {len(acting_turns(trajectory))} steps, "
+            f"{trajectory.stop_reason}: {len(trajectory.acting_turns)} steps, "
             f"return {trajectory.env_return:g}, score {trajectory.final_score:.2f}"
         )
         failed = trajectory.stop_reason.is_failure

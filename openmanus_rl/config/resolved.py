@@ -6,7 +6,6 @@ key they were computed from still works when the file is given back.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -16,7 +15,6 @@ from openmanus_rl.config.sources import Dumper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from openmanus_rl.config.schema import Config
 
@@ -55,18 +53,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return value
-
-
-def write_resolved(config: Config, run_dir: Path) -> Path:
-    """Write `config.yaml` into the run directory, whole or not at all."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    target, aside = run_dir / "config.yaml", run_dir / f".config-{os.getpid()}.tmp"
-    try:
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(to_yaml(config))
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(target)
-    finally:
-        aside.unlink(missing_ok=True)
-    return target

@@ -87,7 +87,8 @@ class EnvConfig(Section):
     max_steps: Count = 50
     """Turns after which an episode ends with `step_limit`."""
     seed: NonNegativeInt | None = None
-    """Seed of the tasks' order and of the environments. Default: `trainer.seed`."""
+    """Seed of what ALFWorld and WebShop generate (games, catalogues, prices); no other environment sees it. The order
+    of tasks and every reset come from `trainer.seed`. Default: `trainer.seed`."""
     rollout: EnvRollout = EnvRollout()
     context: Literal["full_history", "window"] = "full_history"
     """`full_history` appends every turn (one sample an episode); `window` writes a fresh prompt each turn
@@ -97,7 +98,8 @@ class EnvConfig(Section):
     on_context_limit: Literal["stop", "slide"] = "stop"
     """When the history outgrows `data.max_prompt_length`: end with `context_limit`, or go on from a window."""
     memory: Literal["simple", "summary"] = "simple"
-    """`summary` asks the model for notes every `summary_every` steps and shows them in its window."""
+    """`summary` asks the model for notes every `summary_every` steps and shows them in its window: it needs
+    `context=window`, or `on_context_limit=slide`."""
     summary_every: Count = 5
     prompt_template: str | None = None
     """A prompt template that ships (`alfworld_compact`, ...), or your own `.yaml` file. Default: the environment's."""

@@ -48,17 +48,24 @@ def append_whole(file: BinaryIO, line: bytes) -> None:
         raise
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file aside, then put it in place: whoever reads it finds all of it, or what was there before."""
+@contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """Another name to write a file under, which then takes its place; what could not be written whole takes no room."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with naming(path):
             # Made new: in a directory that somebody passed on, a link under this name would lead the writing elsewhere.
             aside.unlink(missing_ok=True)
-            with aside.open("xb") as file:
-                file.write(content)
+            aside.touch(exist_ok=False)
+            yield aside
             sync(aside)
             aside.replace(path)
             sync(path.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file aside, then put it in place: whoever reads it finds all of it, or what was there before."""
+    with written_aside(path) as aside:
+        aside.write_bytes(content)

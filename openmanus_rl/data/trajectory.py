@@ -169,9 +169,15 @@ class Trajectory:
         return self.stop_reason is StopReason.WON
 
     @property
+    def acting_turns(self) -> tuple[Turn, ...]:
+        """The turns in which the agent acted, without those in which it took notes."""
+        return tuple(turn for turn in self.turns if not turn.info.get("notes"))
+
+    @property
     def final_score(self) -> float:
         """The environment's own score at the end; where it gives none, 1 for a solved task and 0 for any other."""
-        given = self.turns[-1].info.get("score") if self.turns else None
+        acted = self.acting_turns
+        given = acted[-1].info.get("score") if acted else None
         if isinstance(given, int | float) and not isinstance(given, bool):
             return float(given)
         return float(self.won)

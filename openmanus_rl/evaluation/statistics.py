@@ -18,7 +18,7 @@ from openmanus_rl.data.trajectory import StopReason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from openmanus_rl.data.trajectory import Trajectory, Turn
+    from openmanus_rl.data.trajectory import Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def summarise(trajectories: Iterable[Trajectory]) -> Summary:
     """All of it at once."""
     played = list(trajectories)
     usable = [trajectory for trajectory in played if not trajectory.stop_reason.is_failure]
-    steps = [acting_turns(trajectory) for trajectory in usable]
+    steps = [trajectory.acting_turns for trajectory in usable]
     stops = Counter(trajectory.stop_reason for trajectory in played)
     kinds = sorted({trajectory.task_type for trajectory in usable})
     return Summary(
@@ -99,11 +99,6 @@ def summarise(trajectories: Iterable[Trajectory]) -> Summary:
 def success_rate(trajectories: Sequence[Trajectory]) -> Rate:
     """How many were won."""
     return Rate(sum(trajectory.won for trajectory in trajectories), len(trajectories))
-
-
-def acting_turns(trajectory: Trajectory) -> list[Turn]:
-    """The turns in which the agent acted, without those in which it took notes."""
-    return [turn for turn in trajectory.turns if not turn.info.get("notes")]
 
 
 def _mean(values: list[float]) -> float:

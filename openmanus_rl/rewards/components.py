@@ -60,7 +60,7 @@ class RewardComponent(ABC):
 class GoalReward(RewardComponent):
     """Whether the task was solved: `success_reward` if won, else `failure_reward`.
 
-    With `use="score"`, the environment's own final score (`info["score"]` of the last turn) times `success_reward`:
+    With `use="score"`, the environment's own final score (`info["score"]` of its last action) times `success_reward`:
     partial success counts. Won with success_reward 10: raw 10. WebShop score 0.75: raw 7.5.
     """
 
@@ -80,9 +80,10 @@ class GoalReward(RewardComponent):
         del context
         if self.use == "won":
             return self.success_reward if trajectory.won else self.failure_reward
-        if not trajectory.turns or "score" not in trajectory.turns[-1].info:
+        acted = trajectory.acting_turns
+        if not acted or "score" not in acted[-1].info:
             raise ValueError("the environment gave no info['score'] at the end; use: won needs none")
-        return self.success_reward * plain_number("info['score']", trajectory.turns[-1].info["score"])
+        return self.success_reward * plain_number("info['score']", acted[-1].info["score"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +131,7 @@ class LengthPenalty(RewardComponent):
 class FormatReward(RewardComponent):
     """The share of turns whose response matches every pattern (`re.search`, with `.` matching newlines).
 
-    Three of four turns in the form asked for: raw 0.75.
+    Notes are asked for in another form, and do not count. Three of four turns in the form asked for: raw 0.75.
     """
 
     kind: ClassVar[str] = "format"
@@ -153,7 +154,7 @@ class FormatReward(RewardComponent):
         """See the class."""
         del context
         patterns = [re.compile(pattern, re.DOTALL) for pattern in self.patterns]
-        return _mean(all(p.search(turn.response_text) for p in patterns) for turn in trajectory.turns)
+        return _mean(all(p.search(turn.response_text) for p in patterns) for turn in trajectory.acting_turns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +171,7 @@ class StepReward(RewardComponent):
 
 @dataclass(frozen=True, kw_only=True)
 class TimePenalty(RewardComponent):
-    """Minus one for each turn taken. 12 turns: raw -12, with the default weight -0.12."""
+    """Minus one for each turn taken, notes not counted. 12 turns: raw -12, with the default weight -0.12."""
 
     kind: ClassVar[str] = "time"
     weight: float = 0.01
@@ -178,7 +179,7 @@ class TimePenalty(RewardComponent):
     def compute(self, trajectory: Trajectory, context: RewardContext) -> float:
         """See the class."""
         del context
-        return -float(len(trajectory.turns))
+        return -float(len(trajectory.acting_turns))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +195,7 @@ class InvalidActionPenalty(RewardComponent):
     def compute(self, trajectory: Trajectory, context: RewardContext) -> float:
         """See the class."""
         del context
-        return -float(sum(not turn.action_valid for turn in trajectory.turns))
+        return -float(sum(not turn.action_valid for turn in trajectory.acting_turns))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,13 +23,14 @@ class ServerRefusalError(Exception):
 
 
 class Connection:
-    """Asks a server, over connections that are kept."""
+    """Asks a server, over connections that are kept. `told` is what it answered when it was not well."""
 
-    def __init__(self, url: str, socket: str | None = None) -> None:
-        self.url = url.rstrip("/")
+    def __init__(self, url: str, socket: str | None = None, token: str | None = None) -> None:
+        self.url, self.told = url.rstrip("/"), ""
         transport = None if socket is None else httpx.AsyncHTTPTransport(uds=socket)
+        headers = None if token is None else {"Authorization": f"Bearer {token}"}
         self._client = httpx.AsyncClient(
-            transport=transport, timeout=httpx.Timeout(None, connect=CONNECT_SECONDS), trust_env=False,
+            transport=transport, headers=headers, timeout=httpx.Timeout(None, connect=CONNECT_SECONDS), trust_env=False,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
         )  # fmt: skip
 
@@ -50,8 +51,10 @@ class Connection:
         """Whether it says so, in time."""
         try:
             answer = await self._client.get(f"{self.url}/health", timeout=seconds)
-        except httpx.TransportError:
+        except httpx.TransportError as error:
+            self.told = type(error).__name__
             return False
+        self.told = f"{answer.status_code}: {answer.text[:500]}"
         return answer.status_code == httpx.codes.OK
 
     async def until_well(self) -> None:

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from openmanus_rl.rollout.ctrl_c import shielded_from_ctrl_c
 from openmanus_rl.rollout.engine import Engine, Progress
 from openmanus_rl.rollout.vllm_dialect import make_completion, sampling_arguments
-from openmanus_rl.rollout.vllm_processes import shielded_from_ctrl_c, told_if_dead, watch
+from openmanus_rl.rollout.vllm_processes import told_if_dead, watch
 from openmanus_rl.rollout.vllm_settings import environment, require_vllm
 from openmanus_rl.rollout.weights_file import WeightsError, listed, written
 

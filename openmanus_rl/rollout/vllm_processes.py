@@ -1,8 +1,7 @@
-"""vLLM computes in processes of its own: how they are kept from Ctrl-C, and how it is told that they have died."""
+"""vLLM computes in processes of its own: how it is told that they have died."""
 
 from __future__ import annotations
 
-import signal
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -43,13 +42,3 @@ def told_if_dead() -> Iterator[None]:
         yield
     except EngineDeadError as error:
         raise EngineDiedError(f"vLLM's processes have died: {error}") from error
-
-
-@contextmanager
-def shielded_from_ctrl_c() -> Iterator[None]:
-    """Processes that are started within the block do not hear Ctrl-C: the run finishes its step, with its engine."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -6,8 +6,9 @@
     server.stop()
 
 It listens on a socket file in a private folder: nobody else on the machine can reach it, and no port can be taken.
-To run one on another machine, over TCP, with the settings that training needs:
+To run one on another machine, over TCP, with the settings that training needs; whoever asks it sends the token:
 
+    export OPENMANUS_VLLM_TOKEN=...
     python -m openmanus_rl.rollout.vllm_server MODEL_DIR --max-model-len 4608 --host 10.0.0.7 --port 8000
 """
 
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from openmanus_rl.rollout.vllm_guard import TOKEN_VARIABLE, Guard, check_reach
 from openmanus_rl.rollout.vllm_settings import VllmSettings, require_vllm
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 # What `vllm serve` starts. That command itself looks for a package named vllm, and vLLM for the CPU has another name.
 # Tokens in, tokens out are part of what vLLM calls scaling out.
 SERVE = (sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enable-scale-out")
+GUARDED = ("--middleware", f"{Guard.__module__}.{Guard.__qualname__}")
 # What a server says at its end, as much of it as a person reads.
 TAIL = 2000
 
@@ -136,16 +139,20 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument("--gpu-memory-utilization", type=float, default=0.9)
     parser.add_argument("--cpu", action="store_true", help="without a GPU, in float32")
-    parser.add_argument("--host", default="127.0.0.1", help="whoever reaches it can change its weights")
+    parser.add_argument("--host", default="127.0.0.1", help=f"any but this machine's own wants ${TOKEN_VARIABLE}")
     parser.add_argument("--port", type=int, default=8000)
     given = parser.parse_args(words)
-    require_vllm()
+    try:
+        check_reach(given.host)
+        require_vllm()
+    except ValueError as error:
+        parser.error(str(error))
     settings = VllmSettings(
         given.model, given.max_model_len, "float32" if given.cpu else given.dtype, enforce_eager=given.cpu,
         gpu_memory_utilization=given.gpu_memory_utilization, tensor_parallel_size=given.tensor_parallel_size,
         on_gpu=not given.cpu,
     )  # fmt: skip
-    command = [*SERVE, *settings.command_line(), "--host", given.host, "--port", str(given.port)]
+    command = [*SERVE, *GUARDED, *settings.command_line(), "--host", given.host, "--port", str(given.port)]
     os.execve(command[0], command, server_environment(settings))
 
 

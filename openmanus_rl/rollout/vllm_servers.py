@@ -23,6 +23,7 @@ from openmanus_rl.rollout.engine import Completion, EngineDiedError, Request, fa
 from openmanus_rl.rollout.routing import Homes
 from openmanus_rl.rollout.vllm_connection import Connection, ServerDownError, ServerRefusalError
 from openmanus_rl.rollout.vllm_dialect import make_completion, sampling_arguments
+from openmanus_rl.rollout.vllm_guard import token_of_environment
 from openmanus_rl.rollout.vllm_server import ServerError, VllmServer
 from openmanus_rl.rollout.weights_file import WeightsError, WeightsFile, listed, remove, write_weights
 
@@ -96,11 +97,13 @@ class VllmServers(BackgroundEngine):
     async def _connect(self, started: Sequence[VllmServer], urls: Sequence[str]) -> None:
         for number, server in enumerate(started):
             self.members.append(Member(number, Connection("http://vllm", str(server.socket)), server))
+        token = token_of_environment()
         for number, url in enumerate(urls):
-            self.members.append(Member(number, Connection(url), None))
+            self.members.append(Member(number, Connection(url, token=token), None))
         for member in self.members:
             if not await member.connection.is_well(START_SECONDS if member.server else 10.0):
-                raise ServerError(f"no vLLM server answers at {member.connection.url}")
+                asked = member.connection
+                raise ServerError(f"no vLLM server that is well answers at {asked.url} ({asked.told})")
             member.set_up(True)
         self._watch = asyncio.create_task(self._look_after())
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-WARM_START = "warm start"
-WARM_START_LINES = 5
+DEMONSTRATIONS, WARM_START = "demonstrations", "warm start"
+WARM_START_LINES, SECONDS_A_LINE = 5, 60.0
 # Metric, label, form. Shown only where there are any.
 SKIPPED = (
     ("actor/skipped_steps", "skipped", "{:.0f}"), ("critic/skipped_steps", "critic skipped", "{:.0f}"),
@@ -60,11 +60,23 @@ class Eta:
         return (time.monotonic() - self.started) / done * (self.total - step)
 
 
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> [duration(seconds) for seconds in (42, 720, 11_000)]
+    ['42 s', '12 min', '3.1 h']
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+
+
 class PlainDisplay:
     """Lines on stdout; warnings on stderr."""
 
     def __init__(self) -> None:
         self.eta = Eta(0, 0)
+        self.stage, self.stage_eta, self.told_at = "", Eta(0, 0), 0.0
 
     def begin(self, done: int, total: int, history: Sequence[dict[str, Any]]) -> None:
         """See `Display`."""
@@ -80,9 +92,18 @@ class PlainDisplay:
         print(f"\n{text}", file=sys.stderr, flush=True)
 
     def progress(self, stage: str, done: int = 0, total: int = 0, note: str = "") -> None:
-        """The warm start has no steps to tell of, so its progress is told."""
-        if stage == WARM_START and total and done and done % max(1, total // WARM_START_LINES) == 0:
-            print(f"{stage} {done}/{total}  {note}", flush=True)
+        """What comes before the first step may take longer than all steps, so it is told now and then."""
+        now = time.monotonic()
+        if stage != self.stage:
+            self.stage, self.stage_eta, self.told_at = stage, Eta(done, total), now
+        if stage not in (DEMONSTRATIONS, WARM_START) or not total or not done:
+            return
+        due = stage == WARM_START and done % max(1, total // WARM_START_LINES) == 0
+        if due or now - self.told_at >= SECONDS_A_LINE:
+            self.told_at = now
+            left = self.stage_eta.seconds_left(done)
+            ahead = f"{duration(left)} left" if left is not None and left >= 1.0 else ""
+            print("  ".join(part for part in (f"{stage} {done:,}/{total:,}", note, ahead) if part), flush=True)
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """See `Display`."""
@@ -94,7 +115,7 @@ class PlainDisplay:
                 shown.append(f"{label} {form.format(metrics[name])}{made_of}")
         left = self.eta.seconds_left(step)
         if left is not None:
-            shown.append(f"{left / 60:.0f} min left")
+            shown.append(f"{duration(left)} left")
         print("  ".join(shown), flush=True)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from openmanus_rl.tracking.console import KL, SKIPPED, Eta, is_shown, reward_terms
+from openmanus_rl.tracking.console import KL, SKIPPED, Eta, duration, is_shown, reward_terms
 from openmanus_rl.tracking.curve import sparkline
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class LiveDisplay:
         self.title = title
         self.console = console or Console(highlight=False, markup=False)
         self.stage: tuple[str, int, int, str] = ("starting", 0, 0, "")
-        self.stage_since = self.since = time.monotonic()
+        self.stage_eta = Eta(0, 0)
+        self.since = time.monotonic()
         self.done = self.total = 0
         self.eta: Eta | None = None
         self.latest: dict[str, float] = {}
@@ -83,7 +84,7 @@ class LiveDisplay:
         """See `Display`."""
         self._start()
         if stage != self.stage[0]:
-            self.stage_since = time.monotonic()
+            self.stage_eta = Eta(done, total)
         self.stage = (stage, done, total, note)
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
@@ -139,18 +140,21 @@ class LiveDisplay:
         grid.add_column(width=24)
         grid.add_column(overflow="ellipsis", no_wrap=True)
         if self.total:
-            told = [f"{_clock(time.monotonic() - self.since)} so far"]
+            told = [f"{duration(time.monotonic() - self.since)} so far"]
             left = self.eta.seconds_left(self.done) if self.eta else None
-            told += [f"about {_clock(left)} left"] if left is not None else []
+            told += [f"about {duration(left)} left"] if left is not None else []
             bar = ProgressBar(self.total, self.done, width=24)
             grid.add_row(Text(f"step {self.done}/{self.total}", style="bold"), bar, Text(", ".join(told)))
         stage, done, total, note = self.stage
         if stage:
             name = stage.replace("_", " ")
-            seconds = f"{time.monotonic() - self.stage_since:.0f} s"
-            count = f"{done}/{total}, " if total else ""
+            told = [f"{done}/{total}"] if total else []
+            told += [note] if note else []
+            told += [duration(time.monotonic() - self.stage_eta.started)]
+            left = self.stage_eta.seconds_left(done)
+            told += [f"{duration(left)} left"] if left is not None else []
             part = ProgressBar(total, done, width=24) if total else Text("")
-            grid.add_row(Text(name), part, Text(f"{count}{note + ', ' if note else ''}{seconds}", style="dim"))
+            grid.add_row(Text(name), part, Text(", ".join(told), style="dim"))
         return grid
 
     def _curves(self) -> Table:
@@ -186,10 +190,3 @@ class LiveDisplay:
         longest = sorted(times, key=lambda name: -times[name])[:5]
         told = ", ".join(f"{name.replace('_', ' ')} {times[name]:.1f}" for name in longest)
         return Text.assemble(("seconds  ", "dim"), told) if longest else None
-
-
-def _clock(seconds: float) -> str:
-    """Seconds as people say them: 42 s, 12 min, 3.1 h."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"

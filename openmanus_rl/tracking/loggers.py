@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
+from openmanus_rl.data.durable import write_whole
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
@@ -67,9 +69,7 @@ class Memory:
     def note(self, step: int) -> None:
         """Up to this step it was told."""
         self.last_step = step
-        aside = self.path.with_name(f".{self.path.name}")
-        aside.write_bytes(orjson.dumps({"id": self.run_id, "last_step": step}))
-        aside.replace(self.path)
+        write_whole(self.path, orjson.dumps({"id": self.run_id, "last_step": step}))
 
 
 class ToldOnce:

@@ -22,12 +22,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 
 from openmanus_rl import __version__
+from openmanus_rl.config.resolved import to_yaml
 from openmanus_rl.data.durable import write_whole
 from openmanus_rl.data.plain_files import read_plain_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from openmanus_rl.config.schema import Config
 
 Status = Literal["running", "finished", "interrupted", "failed"]
 FILE = "run.json"
@@ -86,6 +89,14 @@ def write_record(run_dir: Path, record: dict[str, Any]) -> None:
     """Write the file, whole."""
     run_dir.mkdir(parents=True, exist_ok=True)
     write_whole(run_dir / FILE, orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def write_resolved(config: Config, run_dir: Path) -> Path:
+    """Write the config that the run has, every value of it, as `config.yaml`: whole or not at all."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    path = run_dir / "config.yaml"
+    write_whole(path, to_yaml(config).encode())
+    return path
 
 
 def read_record(run_dir: Path) -> dict[str, Any] | None:

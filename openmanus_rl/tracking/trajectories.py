@@ -9,11 +9,11 @@ import re
 from typing import TYPE_CHECKING
 
 from openmanus_rl.data.credit import write_credits
-from openmanus_rl.data.durable import naming, sync
+from openmanus_rl.data.durable import written_aside
 from openmanus_rl.data.jsonl import write_trajectories
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from openmanus_rl.data.credit import Credit
@@ -36,6 +36,8 @@ class TrajectoryFiles:
             for path in files_of(folder, kind):
                 if step_of(path) > resume_after:
                     _drop(path)
+        for left_over in folder.glob(".*.partial"):  # of processes that were killed; the run is ours
+            left_over.unlink()
 
     def keep(self, kind: str, step: int, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """Write a selection and return it; `kind` is `step` or `val`."""
@@ -45,7 +47,8 @@ class TrajectoryFiles:
         path = self.folder / f"{kind}_{step:06d}.jsonl"
         credit_path(path).unlink(missing_ok=True)  # of the same step before it was done again
         selection = select(trajectories, self.limit)
-        _write(path, lambda aside: write_trajectories(aside, selection))
+        with written_aside(path) as aside:
+            write_trajectories(aside, selection)
         # The very first stays: it shows where training began.
         for old in files_of(self.folder, kind)[1 : -(self.max_files - 1)]:
             _drop(old)
@@ -53,20 +56,8 @@ class TrajectoryFiles:
 
     def keep_credit(self, step: int, credits_: Sequence[Credit]) -> None:
         """Write what training made of the tokens of a step's kept episodes."""
-        path = credit_path(self.folder / f"step_{step:06d}.jsonl")
-        _write(path, lambda aside: write_credits(aside, credits_))
-
-
-def _write(path: Path, write: Callable[[Path], object]) -> None:
-    """Have it written aside, then put it in place; what could not be written whole takes no room either."""
-    aside = path.with_name(f".{path.name}")
-    try:
-        with naming(path):
-            write(aside)
-            sync(aside)
-            aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+        with written_aside(credit_path(self.folder / f"step_{step:06d}.jsonl")) as aside:
+            write_credits(aside, credits_)
 
 
 def credit_path(path: Path) -> Path:

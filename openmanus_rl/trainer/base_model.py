@@ -21,8 +21,9 @@ from openmanus_rl.agent.prompts import ChatTokens
 from openmanus_rl.config.models import INIT_PREFIX, model_shape
 from openmanus_rl.data.assemble import assemble
 from openmanus_rl.environments.configured import make_configured_env
-from openmanus_rl.tracking.console import WARM_START
+from openmanus_rl.tracking.console import DEMONSTRATIONS, WARM_START
 from openmanus_rl.trainer.checkpoint import CheckpointError
+from openmanus_rl.trainer.interruption import interruptible
 from openmanus_rl.trainer.origin import base_is_current, forget_base, note_base
 from openmanus_rl.trainer.sft import SftSettings, fine_tune
 from openmanus_rl.workers.init_model import init_model, save
@@ -42,6 +43,10 @@ TEXT_EPISODES = 300
 WORTH_PROCESSES = 3000
 
 
+class WarmStartInterruptedError(KeyboardInterrupt):
+    """Somebody ended the run before it began to train; the text says what is left of it."""
+
+
 def find_base(config: Config, directory: Path, origin: Origin, display: Display) -> str:
     """Where the model is that the workers are made from; a new one is made once, and kept in the run directory."""
     path = config.actor_rollout_ref.model.path
@@ -57,8 +62,37 @@ def find_base(config: Config, directory: Path, origin: Origin, display: Display)
         for left_over in folder.parent.glob(f".{BASE}.*.partial"):  # of processes that were killed; the run is ours
             shutil.rmtree(left_over, ignore_errors=True)
         note_base(config, directory)
-        make_base_model(config, folder, display)
+        _make_or_leave(config, folder, display)
     return str(folder)
+
+
+def _make_or_leave(config: Config, folder: Path, display: Display) -> None:
+    """Make the model. A signal ends that between two demonstrations or two steps, a second one at once.
+
+    It may take half an hour, so nobody waits for its end; and half a warm start is of no use to the next run.
+    """
+    asked: list[str] = []
+
+    def ask(signal_name: str) -> None:
+        asked.append(signal_name)
+        display.warn(f"{signal_name}: ending the warm start")
+
+    def go_on() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    try:
+        with interruptible(ask):
+            make_base_model(config, folder, display, go_on)
+        go_on()
+    except BaseException as error:
+        # Processes that play may have died of the same signal: that is no failure.
+        if not asked and not isinstance(error, KeyboardInterrupt):
+            raise
+        told = "interrupted in the warm start: nothing of it is kept, and the same command begins it anew"
+        if base_is_current(config, folder.parent):
+            told = "interrupted after the warm start: the same command goes on with the model that it made"
+        raise WarmStartInterruptedError(told) from error
 
 
 def _base_of(config: Config, directory: Path, origin: Origin) -> Path:
@@ -104,20 +138,26 @@ def keep_base(config: Config, directory: Path, base: str) -> None:
     aside.rename(own)
 
 
-def make_base_model(config: Config, folder: Path, display: Display) -> None:
-    """Make, warm up and save the model. Only training tasks are looked at."""
+def make_base_model(config: Config, folder: Path, display: Display, go_on: Callable[[], None] = lambda: None) -> None:
+    """Make, warm up and save the model. Only training tasks are looked at.
+
+    `go_on` is called before every demonstration and after every step, and raises to end it.
+    """
     start, warm = time.monotonic(), config.warm_start
     display.progress("new model")
     path = config.actor_rollout_ref.model.path
-    model, tokenizer = new_model(path, env_texts(config), config.trainer.seed, display.say)
+    model, tokenizer = new_model(path, env_texts(config, go_on), config.trainer.seed, display.say)
     if warm.episodes:
-        display.progress("demonstrations")
+        display.progress(DEMONSTRATIONS, 0, warm.episodes)
         counts = DemoCounts()
         processes = os.cpu_count() or 1 if warm.episodes >= WORTH_PROCESSES else 1
         demonstrations = expert_episodes(
-            config, ChatTokens(tokenizer), warm.episodes, processes, mistakes=warm.mistakes, counts=counts
+            config, ChatTokens(tokenizer), warm.episodes, processes, warm.mistakes, counts, go_on
         )
-        samples = [sample for trajectory in demonstrations for sample in assemble(trajectory)]
+        samples = []
+        for trajectory in demonstrations:
+            samples += assemble(trajectory)
+            display.progress(DEMONSTRATIONS, counts.played, warm.episodes)
         tokens, seconds = sum(map(len, samples)), time.monotonic() - start
         if not samples:
             why = counts.first_error or f"the expert won none of them ({counts.others})"
@@ -125,7 +165,10 @@ def make_base_model(config: Config, folder: Path, display: Display) -> None:
         display.say(f"{counts.won:,} demonstrations: {tokens:,} tokens ({seconds:.0f} s)")
 
         def report(step: int, metrics: dict[str, float]) -> None:
+            go_on()
             note = f"loss {metrics['loss']:.3f}  actions {metrics['action_loss']:.3f}"
+            if metrics["skipped_steps"]:
+                note += f"  skipped {metrics['skipped_steps']:.0f}"
             display.progress(WARM_START, step, warm.steps, note)
 
         settings = SftSettings(
@@ -134,6 +177,7 @@ def make_base_model(config: Config, folder: Path, display: Display) -> None:
         )  # fmt: skip
         fine_tune(model, samples, settings, report=report)
         display.say(f"warm start took {time.monotonic() - start:.0f} s")
+    go_on()
     save(model, tokenizer, folder)
 
 
@@ -145,18 +189,19 @@ def new_model(path: str, texts: Iterable[str], seed: int, say: Callable[[str], N
     return model, tokenizer
 
 
-def env_texts(config: Config) -> list[str]:
-    """What is said in training episodes, for a tokenizer."""
-    return collect_texts(config.env, TEXT_EPISODES, config.trainer.seed)
+def env_texts(config: Config, go_on: Callable[[], None] = lambda: None) -> list[str]:
+    """What is said in training episodes, for a tokenizer; `go_on` is called before each."""
+    return collect_texts(config.env, TEXT_EPISODES, config.trainer.seed, go_on)
 
 
 def expert_episodes(
     config: Config, chat: ChatTokens, episodes: int, processes: int = 1, mistakes: float = 0.0,
-    counts: DemoCounts | None = None,
+    counts: DemoCounts | None = None, go_on: Callable[[], None] = lambda: None,
 ) -> Iterator[Trajectory]:  # fmt: skip
     """What the environment's expert does in so many training tasks; only episodes that it won.
 
-    The games are those of `env.seed`, the run's own: another seed's might hold a validation game of this one.
+    The games are those of `env.seed`, the run's own: another seed's might hold a validation game of this one. `go_on`
+    is called before each task.
     """
     seed = config.trainer.seed
     env = make_configured_env(config.env, seed)
@@ -167,6 +212,12 @@ def expert_episodes(
     room = config.data.max_prompt_length
     if processes > 1:
         return demonstrate_parallel(
-            config.env, tasks, chat, room, mistakes=mistakes, counts=counts, processes=processes
+            config.env, _each(tasks, go_on), chat, room, mistakes=mistakes, counts=counts, processes=processes
         )
-    return demonstrate_configured(config.env, tasks, chat, room, mistakes=mistakes, counts=counts)
+    return demonstrate_configured(config.env, _each(tasks, go_on), chat, room, mistakes=mistakes, counts=counts)
+
+
+def _each(tasks: list[str], go_on: Callable[[], None]) -> Iterator[str]:
+    for task in tasks:
+        go_on()
+        yield task

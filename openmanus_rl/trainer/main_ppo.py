@@ -148,6 +148,7 @@ def run(config: Config, command: str = "") -> None:
     from openmanus_rl.rollout.engine import EngineDiedError
     from openmanus_rl.rollout.weights_file import WeightsError
     from openmanus_rl.tracking.record import read_record
+    from openmanus_rl.trainer.base_model import WarmStartInterruptedError
     from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError, SaveError
     from openmanus_rl.trainer.ending import tell_way_onward
     from openmanus_rl.trainer.log_prob_gap import LogProbGapError
@@ -167,6 +168,9 @@ def run(config: Config, command: str = "") -> None:
         if not refused:
             tell_way_onward(config)
         raise SystemExit(exits.FAILED) from error
+    except WarmStartInterruptedError as interrupted:
+        print(interrupted, flush=True)
+        raise SystemExit(exits.INTERRUPTED) from None
     record = read_record(directory)
     if record is not None and record["status"] == "interrupted":
         raise SystemExit(exits.INTERRUPTED)

@@ -200,7 +200,7 @@ class RayPPOTrainer:
             )
             played = self.play("collect", episodes, sampling, progress)
             over = time.perf_counter()
-            played = self.score(played)
+            played = self.score(played, every)
             scoring += time.perf_counter() - over
             every += played
             useful = stages.usable(played)
@@ -230,10 +230,13 @@ class RayPPOTrainer:
         progress(stage, 0, len(episodes), "")
         return self.agent.run_llm_loop(episodes, sampling, finished)
 
-    def score(self, played: list[Trajectory]) -> list[Trajectory]:
-        """Compose their rewards; too many failures end the run."""
+    def score(self, played: list[Trajectory], before: Sequence[Trajectory] = ()) -> list[Trajectory]:
+        """Compose their rewards; too many failures among them and those `before` end the run.
+
+        A later round of a step plays only the groups that are missing: of so few, one that fails is many.
+        """
         scored = stages.compose_rewards(played, self.composer)
-        stages.check_failures(scored, self.config.trainer.max_failure_rate)
+        stages.check_failures([*before, *scored], self.config.trainer.max_failure_rate)
         return scored
 
     def old_log_probs(self, batch: Batch, metrics: dict[str, float]) -> tuple[Batch, Tensor | None]:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from openmanus_rl.agent.watchdog import close_in_time
 from openmanus_rl.config.changes import all_keys
-from openmanus_rl.config.resolved import write_resolved
-from openmanus_rl.data.durable import naming, write_whole
+from openmanus_rl.data.durable import write_whole
 from openmanus_rl.environments.configured import make_configured_env
 from openmanus_rl.rewards import RewardComposer
 from openmanus_rl.tracking.metrics_file import validation_score
-from openmanus_rl.tracking.record import recorded
+from openmanus_rl.tracking.record import recorded, write_resolved
 from openmanus_rl.trainer import checkpoint
 from openmanus_rl.trainer.base_model import find_base, keep_base
 from openmanus_rl.trainer.earlier import finish_setting_aside, make_way
@@ -144,8 +143,7 @@ def _train(config: Config, directory: Path, journal: Journal, command: str) -> t
 def _claimed(config: Config, directory: Path, journal: Journal, origin: Origin, command: str) -> Iterator[Recorded]:
     """The directory is this run's from here on; what is in it of another one has made way."""
     _tell_aside(journal, make_way(config, directory, origin))
-    with naming(directory / "config.yaml"):
-        write_resolved(config, directory)
+    write_resolved(config, directory)
     resumed = origin.folder is not None
     journal.open(origin.step if resumed else None)
     with recorded(directory, command, config.env.env_name, resumed) as record:
@@ -220,7 +218,10 @@ def _restore(run: Run, trainer: RayPPOTrainer, origin: Origin) -> None:
     state, folder = origin.state, origin.folder
     try:
         run.group.load_state_dict(state["workers"])
-        trainer.kl_control.value = float(state["kl_coefficient"])
+        trainer.start_over()
+        coefficient = float(state["kl_coefficient"])
+        if _is_adapted(run.config, state):
+            trainer.kl_control.value = coefficient
         run.best, run.best_step = float(state["best"]), int(state["best_step"])
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
@@ -231,6 +232,14 @@ def _restore(run: Run, trainer: RayPPOTrainer, origin: Origin) -> None:
     run.group.publish_weights(origin.step)
     trainer.step = origin.step
     run.journal.display.say(f"going on after step {origin.step}: {folder}")
+
+
+def _is_adapted(config: Config, state: dict[str, Any]) -> bool:
+    """Whether a checkpoint's KL coefficient was adapted from what the config gives; else that is what holds now."""
+    key, before = "algorithm.kl_ctrl.kl_coef", state.get("config")
+    given = all_keys(config)[key]
+    same = not isinstance(before, dict) or before.get(key, given) == given  # older checkpoints have no config
+    return config.algorithm.kl_ctrl.type == "adaptive" and same
 
 
 def _take_over_best(run: Run) -> None:

@@ -7,6 +7,7 @@ environment looks like, too.
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,8 @@ import torch
 
 from openmanus_rl.config.learning import Optim
 from openmanus_rl.data.batch import Batch
+from openmanus_rl.trainer.stages import NotFiniteError
+from openmanus_rl.trainer.standstill import STEPS_WITHOUT_UPDATE
 from openmanus_rl.workers.optimizer import Optimizer
 from openmanus_rl.workers.packed import Packed, prepare, token_logprobs
 
@@ -56,8 +59,11 @@ def fine_tune(
 
     Validation comes before the first step as well: where training makes nothing better, the weights stay what they
     were. `should_stop` is asked after every step; the one after which it ends early is validated, too. The metrics are
-    those of the last step, with `steps` and, if there was validation, `val_loss_before`, `val_loss` (the best one) and
-    `best_step`.
+    those of the last step, with `steps`, `skipped_steps` (of all of them) and, if there was validation,
+    `val_loss_before`, `val_loss` (the best one) and `best_step`.
+
+    NotFiniteError where too many steps in a row are skipped, since their gradients are not finite, or where the weights
+    at the end are such that nothing can be computed of them: nobody should save these.
     """
     if not samples:
         raise ValueError("there are no demonstrations to learn from")
@@ -73,10 +79,19 @@ def fine_tune(
     if validation:
         best, before = _copy(model), evaluate_loss(model, validation, settings.micro_batch_tokens)
         ends = {"val_loss_before": before, "val_loss": before, "best_step": 0.0}
-    waited = step = 0
+    waited = step = skipped = standing = 0
+    too_long = min(STEPS_WITHOUT_UPDATE, max(2, settings.steps // 2))  # whoever stands still for half of it fails, too
     batches = _batches(samples, settings)
+    batch: list[Sample] = []
     for step in range(1, settings.steps + 1):
-        metrics = _step(model, optimizer, next(batches), settings)
+        batch = next(batches)
+        metrics, taken = _step(model, optimizer, batch, settings)
+        skipped, standing = skipped + (not taken), 0 if taken else standing + 1
+        metrics["skipped_steps"] = float(skipped)
+        if standing >= too_long:
+            raise _not_finite(
+                f"step {step}: the weights have not moved for {standing} steps: gradients are not finite", settings
+            )
         last = step == settings.steps or should_stop()
         if validation and (step % settings.validate_every == 0 or last):
             loss = evaluate_loss(model, validation, settings.micro_batch_tokens)
@@ -92,7 +107,13 @@ def fine_tune(
     if best:
         model.load_state_dict(best)
     model.eval()
+    if batch and not math.isfinite(evaluate_loss(model, batch, settings.micro_batch_tokens)):
+        raise _not_finite(f"after step {step} the loss is not finite, so these weights are not saved", settings)
     return metrics | ends | {"steps": float(step)}
+
+
+def _not_finite(what: str, settings: SftSettings) -> NotFiniteError:
+    return NotFiniteError(f"{what}. Use a smaller learning rate than {settings.lr:g} (warm_start.lr, or --lr of sft)")
 
 
 def _copy(model: Any) -> dict[str, Any]:
@@ -115,7 +136,10 @@ def _batches(samples: Sequence[Sample], settings: SftSettings) -> Any:
                 portion, tokens = [], 0
 
 
-def _step(model: Any, optimizer: Optimizer, samples: list[Sample], settings: SftSettings) -> dict[str, float]:
+def _step(
+    model: Any, optimizer: Optimizer, samples: list[Sample], settings: SftSettings
+) -> tuple[dict[str, float], bool]:
+    """Its metrics, and whether it was taken."""
     model.train()
     weight = settings.observation_weight
     written = float(sum(sample.n_action_tokens for sample in samples))
@@ -128,13 +152,7 @@ def _step(model: Any, optimizer: Optimizer, samples: list[Sample], settings: Sft
         losses += float(loss.detach())
         right += float(logprobs.detach()[written_here].sum())
     norm, taken = optimizer.step()
-    return {
-        "loss": losses,
-        "action_loss": -right / written,
-        "grad_norm": norm,
-        "lr": rate,
-        "skipped_steps": float(not taken),
-    }
+    return {"loss": losses, "action_loss": -right / written, "grad_norm": norm, "lr": rate}, taken
 
 
 def _logprobs(model: Any, samples: Sequence[Sample], observations: bool) -> tuple[torch.Tensor, torch.Tensor]:

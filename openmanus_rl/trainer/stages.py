@@ -231,7 +231,7 @@ def estimate_advantages(batch: Batch, algorithm: AlgorithmConfig, estimator: str
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """What happened in the episodes of a step."""
+    """What happened in the episodes of a step. Notes are no steps."""
     if not trajectories:
         return {}
     played = [t for t in trajectories if not t.stop_reason.is_failure]
@@ -241,14 +241,14 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     }
     if not played:
         return metrics
-    turns = [turn for t in played for turn in t.turns]
+    turns = [turn for t in played for turn in t.acting_turns]
     groups = group_trajectories(played)
     metrics |= {
         "success": fmean(t.won for t in played),
         "score": fmean(t.final_score for t in played),
         "episodes": float(len(played)),
         **_spread("reward", [t.score for t in played]),
-        **_spread("episode_steps", [float(len(t.turns)) for t in played]),
+        **_spread("episode_steps", [float(len(t.acting_turns)) for t in played]),
         "invalid_actions": fmean(not turn.action_valid for turn in turns),
         "response_tokens": fmean(len(turn.response_ids) for turn in turns),
         "zero_spread_groups": fmean(group.has_zero_spread for group in groups),

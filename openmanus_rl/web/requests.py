@@ -121,12 +121,19 @@ class LocalOnly:
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self.app = app
 
+    def check(self, scope: dict[str, Any]) -> None:
+        """Raise RequestRefusedError for what is not answered."""
+        check_local(scope)
+
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
-        """One request."""
+        """One request, or a web socket that wants to open."""
         try:
-            if scope["type"] == "http":
-                check_local(scope)
+            if scope["type"] != "lifespan":
+                self.check(scope)
         except RequestRefusedError as refused:
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008, "reason": str(refused)[:100]})
+                return
             headers = [(b"content-type", b"text/plain; charset=utf-8")]
             await send({"type": "http.response.start", "status": refused.status, "headers": headers})
             await send({"type": "http.response.body", "body": str(refused).encode()})

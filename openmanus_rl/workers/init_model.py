@@ -161,6 +161,8 @@ def save(model: Any, tokenizer: Any, out: Path, overwrite: bool = False) -> None
     (check_replaceable if overwrite else check_free)(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    if aside.is_symlink():  # it would lead the writing elsewhere
+        aside.unlink()
     try:
         with without_bars():
             model.save_pretrained(aside)

@@ -185,9 +185,14 @@ def _check_files(path: str, trust_remote_code: bool) -> None:
 
 
 def _refuse_adapters(path: str, place: Path) -> None:
-    """Where there are adapters, transformers would load whatever model they name, from wherever that is."""
-    if (place / "adapter_config.json").is_file():
-        raise ValueError(f"{path} holds adapters of a model, not a model: merge them into it first")
+    """Where there are adapters, transformers would load whatever model they name, from wherever that is.
+
+    Of a `.gguf` file it is given the directory, and looks for adapters there.
+    """
+    folder = place if place.is_dir() else place.parent
+    if (folder / "adapter_config.json").is_file():
+        held = f"{path} holds" if folder == place else f"{folder}, where {path} is, holds"
+        raise ValueError(f"{held} adapters of a model, not a model: merge them into it, or move them away, first")
 
 
 def _refuse_giants(path: str, place: Path) -> None:

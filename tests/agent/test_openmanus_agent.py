@@ -1,8 +1,10 @@
 """Whole episodes: real environments and a scripted or real engine; failures, limits, order, determinism."""
 
+import re
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,8 +127,44 @@ def test_the_context_limit_ends_an_episode_or_slides_and_the_engine_never_sees_m
 
 def test_a_first_prompt_without_room_says_so() -> None:
     [trajectory] = agent(write(lambda _p, _r: "north"), room=30).run_llm_loop(episodes(), GREEDY)
-    assert trajectory.stop_reason is StopReason.ENGINE_ERROR
-    assert trajectory.error == "the first prompt of train/0 is longer than 30 tokens"
+    assert trajectory.stop_reason is StopReason.ENV_ERROR
+    said = r"reset: no prompt has room for the observation: .* [\d,]+ tokens, and data\.max_prompt_length is 30\. Raise"
+    assert re.match(said, trajectory.error or "")
+
+
+class Wordy(GridEnv):
+    """Every answer to an action has nine hundred words more."""
+
+    def step(self, action: str) -> Any:
+        observation, *rest = super().step(action)
+        return (f"{observation}{' and so on' * 300}", *rest)
+
+
+COMPACT = "turn: '{{ observation | truncate(200, true) }}'\nwindow: '{{ observation | truncate(200, true) }}'"
+
+
+@pytest.mark.parametrize("playing", [{}, {"context": "window"}, {"slide": True}], ids=["full", "window", "slide"])
+def test_what_fits_into_no_prompt_is_the_environment_s_failure(playing: dict[str, Any], tmp_path: Path) -> None:
+    """A history that grows beyond the room is not, and neither is what the template shortens."""
+    made: list[Wordy] = []
+
+    def make() -> Wordy:
+        made.append(Wordy())
+        return made[-1]
+
+    settings = {"room": 600, "max_steps": 30, **playing}
+    [lost] = agent(write(lambda _p, _r: "north"), make, retries=1, **settings).run_llm_loop(episodes(), GREEDY)
+    assert (lost.stop_reason, len(lost.turns), len(made)) == (StopReason.ENV_ERROR, 1, 2)
+    said = r"step: no prompt has room for the observation: .* ([\d,]+) tokens, and data\.max_prompt_length is 600\."
+    found = re.match(said, lost.error or "")
+    assert found
+    assert int(found[1].replace(",", "")) > 900
+    (tmp_path / "short.yaml").write_text(COMPACT)
+    shortening = agent(write(lambda _p, _r: "north"), Wordy, **settings)
+    shortening.template = load_template(str(tmp_path / "short.yaml"), grammar="bare")
+    [played] = shortening.run_llm_loop(episodes(), GREEDY)
+    assert played.stop_reason is (StopReason.STEP_LIMIT if playing else StopReason.CONTEXT_LIMIT)
+    assert played.error is None
 
 
 def test_a_window_starts_each_turn_anew_and_shows_the_last_steps() -> None:

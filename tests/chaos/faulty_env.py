@@ -3,21 +3,23 @@
     make_env("tests.chaos.faulty_env:FaultyBandit", fault="nan", rate=0.1)
 
 Whether an episode is struck is a function of its address: the seed of the faults, the task, and how often that task
-was begun before. `STRUCK` holds the addresses that were, `SPOILT` the number of the call and what it answered where it
-answered at all, and `CLOSED` the instances that were to close, so that a test can count.
+was begun before. `STRUCK` holds the addresses that were, each with its kind of fault, `SPOILT` the number of the call
+and what it answered where it answered at all, and `CLOSED` the instances that were to close, so that a test can count.
 """
 
+import math
 import queue
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from openmanus_rl.environments.bandit import BanditEnv
 
-STRUCK: list[str] = []
+STRUCK: dict[str, str] = {}
 SPOILT: dict[str, tuple[int, Any]] = {}
 CLOSED: queue.SimpleQueue["FaultyBandit"] = queue.SimpleQueue()
 _BEGUN: Counter[str] = Counter()
@@ -33,6 +35,24 @@ def forget_faults() -> None:
         while not CLOSED.empty():
             CLOSED.get()
         _BEGUN.clear()
+
+
+def as_often_as(rate: float) -> bool:
+    """Whether of all episodes that were begun as many were struck as a rate strikes, but for one time in a thousand."""
+    with _LOCK:
+        begun, struck = _BEGUN.total(), len(STRUCK)
+    chances = [math.comb(begun, k) * rate**k * (1 - rate) ** (begun - k) for k in range(begun + 1)]
+    return min(sum(chances[: struck + 1]), sum(chances[struck:])) > 0.0005
+
+
+def fatal(max_steps: int) -> list[str]:
+    """Those that were struck and could not go on. A megabyte that nobody has to read any more costs nothing."""
+    unread = {
+        address
+        for address, (call, answer) in SPOILT.items()
+        if STRUCK[address] == "megabytes" and (call >= max_steps or any(answer[2:-1]))
+    }
+    return [address for address, fault in STRUCK.items() if fault != "lies" and address not in unread]
 
 
 class Speechless(Exception):  # noqa: N818 - it is not ours
@@ -107,9 +127,9 @@ def _types(answer: Answer, rng: random.Random) -> Answer:
     return rng.choice(ways)
 
 
-def _megabytes(answer: Answer, rng: random.Random) -> Answer:
+def _megabytes(answer: Answer, rng: random.Random, size: float = 1.0) -> Answer:
     del rng
-    return (f"{answer[0]} {MEGABYTE}", *answer[1:])
+    return (f"{answer[0]} {MEGABYTE[: int(size * len(MEGABYTE))]}", *answer[1:])
 
 
 def _lies(answer: Answer, rng: random.Random) -> Answer:
@@ -123,25 +143,28 @@ SPOILS: dict[str, Spoil] = {
     "garbage": _garbage, "nan": _nan, "types": _types, "megabytes": _megabytes, "lies": _lies,
 }  # fmt: skip
 FAULTS = (*RAISES, *SPOILS)
-# Those after which an episode cannot go on; a megabyte is only too long, and a lie cannot be told from the truth.
+# Those after which no episode can go on; a megabyte may be the last answer, and a lie cannot be told from the truth.
 DEADLY = ("crash", "hang", "garbage", "nan", "types")
 
 
 class FaultyBandit(BanditEnv):
-    """The bandit, but a share `rate` of its episodes is struck by `fault` (one of FAULTS, or `any` but hanging).
+    """The bandit, but a share `rate` of its episodes is struck by `fault` (one of FAULTS, or `any` of them).
 
-    The first `spared` ones of all are not: an outage that comes later.
+    The first `spared` ones of all are not: an outage that comes later. `only` is what the tasks that are begin with.
     """
 
     name: ClassVar[str] = "faulty"
 
     def __init__(
         self, fault: str = "any", rate: float = 0.0, fault_seed: int = 0, blocks: bool = False, at: int | None = None,
-        closing_hangs: bool = False, spared: int = 0, **options: Any,
+        closing_hangs: bool = False, spared: int = 0, only: str = "", megabytes: float = 1.0,
+        **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(**options)
         self.fault, self.rate, self.fault_seed, self.blocking, self.at = fault, rate, fault_seed, blocks, at
-        self.closing_hangs, self.spared = closing_hangs, spared
+        self.closing_hangs, self.spared, self.only = closing_hangs, spared, only
+        # A tenth is as much too long, and is tokenised in a tenth of the time.
+        self.spoils: dict[str, Spoil] = {**SPOILS, "megabytes": partial(_megabytes, size=megabytes)}
         self.strike_at = -1
         self.calls = 0
 
@@ -152,7 +175,7 @@ class FaultyBandit(BanditEnv):
             self.address, before = f"{self.fault_seed}/{task}/{_BEGUN[task]}", _BEGUN.total()
             _BEGUN[task] += 1
         self.rng = random.Random(self.address)
-        struck = self.rng.random() < self.rate and before >= self.spared
+        struck = self.rng.random() < self.rate and before >= self.spared and task.startswith(self.only)
         # The reset, or one of the steps that every episode has, unless the call was named.
         drawn = self.rng.randint(0, self.rounds)
         self.strike_at, self.calls = (drawn if self.at is None else self.at) if struck else -1, 0
@@ -172,12 +195,12 @@ class FaultyBandit(BanditEnv):
             return answer
         fault = self.fault
         if fault == "any":
-            fault = self.rng.choice([name for name in DEADLY if name != "hang"])
+            fault = self.rng.choice(FAULTS)
         with _LOCK:
-            STRUCK.append(self.address)
+            STRUCK[self.address] = fault
         if fault in RAISES:
             RAISES[fault](self.rng)
-        spoilt = SPOILS[fault](answer, self.rng)
+        spoilt = self.spoils[fault](answer, self.rng)
         with _LOCK:
             SPOILT[self.address] = now, spoilt
         return spoilt

@@ -25,7 +25,18 @@ from openmanus_rl.rollout.scripted_engine import ScriptedEngine
 from openmanus_rl.trainer import stages
 from openmanus_rl.trainer.run import train
 from tests.agent.test_watchdog import in_a_thread
-from tests.chaos.faulty_env import CLOSED, DEADLY, FAULTS, MEGABYTE, SPOILT, STRUCK, FaultyBandit, forget_faults
+from tests.chaos.faulty_env import (
+    CLOSED,
+    DEADLY,
+    FAULTS,
+    MEGABYTE,
+    SPOILT,
+    STRUCK,
+    FaultyBandit,
+    as_often_as,
+    fatal,
+    forget_faults,
+)
 from tests.rollout.models import tokenizer
 from tests.trainer.runs import small_config
 
@@ -83,6 +94,7 @@ def test_what_fails_is_counted_and_excluded_and_the_rest_is_played_to_its_end(fa
     played = play(fault, rate, groups_for(fault, rate), episode_seconds=seconds)
     failures = [t for t in played if t.stop_reason.is_failure]
     assert len(failures) == len(STRUCK) > 0
+    assert as_often_as(rate)
     assert all(t.stop_reason is StopReason.ENV_ERROR and t.error for t in failures)
     assert all(len(t.error or "") < 3000 for t in failures)
     assert all(t.won for t in played if t not in failures)
@@ -110,15 +122,26 @@ def test_an_episode_that_is_tried_again_costs_nothing_but_time(fault: str) -> No
     failures = sum(t.stop_reason.is_failure for t in played)
     assert failures <= len(STRUCK) // 2
     assert len(STRUCK) > 0
+    assert as_often_as(0.1)
     assert sum(t.won for t in played) == len(played) - failures
 
 
 def test_the_same_seed_strikes_the_same_episodes() -> None:
-    first = [(t.traj_id, t.stop_reason, t.error) for t in play("any", 0.1, 25)]
-    struck = list(STRUCK)
+    first = [(t.traj_id, t.stop_reason, t.error) for t in play("any", 0.1, 25, episode_seconds=1.0)]
+    struck = dict(STRUCK)
+    assert as_often_as(0.1)
     forget_faults()
-    assert [(t.traj_id, t.stop_reason, t.error) for t in play("any", 0.1, 25)] == first
+    assert [(t.traj_id, t.stop_reason, t.error) for t in play("any", 0.1, 25, episode_seconds=1.0)] == first
     assert struck == STRUCK
+
+
+def test_any_is_every_kind_of_fault_and_each_costs_what_it_costs_alone() -> None:
+    played = play("any", 0.5, 12, episode_seconds=1.0)
+    assert set(STRUCK.values()) == set(FAULTS)
+    assert as_often_as(0.5)
+    failed = {address_of(t) for t in played if t.stop_reason is StopReason.ENV_ERROR}
+    assert failed == set(fatal(max_steps=4))
+    assert all(t.won for t in played if address_of(t) not in failed)
 
 
 def test_what_hangs_is_ended_off_the_main_thread_as_well() -> None:
@@ -131,9 +154,10 @@ def test_what_hangs_is_ended_off_the_main_thread_as_well() -> None:
 
 
 def test_another_thread_plays_the_same_episodes() -> None:
-    here = play("any", 0.1, 10)
+    here = play("any", 0.1, 10, episode_seconds=1.0)
+    assert as_often_as(0.1)
     forget_faults()
-    assert in_a_thread(lambda: play("any", 0.1, 10)) == here
+    assert in_a_thread(lambda: play("any", 0.1, 10, episode_seconds=1.0)) == here
 
 
 @pytest.mark.parametrize("rate", RATES)
@@ -142,6 +166,7 @@ def test_environments_that_block_hang_alone(rate: float) -> None:
     played = play("hang", rate, groups_for("hang", rate), blocks=True, episode_seconds=2.0)
     failures = [t for t in played if t.stop_reason.is_failure]
     assert len(failures) == len(STRUCK) > 0
+    assert as_often_as(rate)
     assert all("did not return in time" in str(t.error) for t in failures)
     assert all(t.won for t in played if t not in failures)
 
@@ -152,22 +177,21 @@ def address_of(trajectory: Trajectory) -> str:
 
 
 @pytest.mark.parametrize("rate", RATES)
-def test_a_megabyte_is_too_long_for_the_context_and_is_never_kept(rate: float) -> None:
+def test_a_megabyte_fits_into_no_prompt_and_is_never_kept(rate: float) -> None:
     """Those that it struck, and no others; but for one at the last step, after which nothing has to be read."""
     played = play("megabytes", rate, groups_for("megabytes", rate))
-    ended = {address_of(t): (t.stop_reason, t.error) for t in played if not t.won}
-    struck = {address: call for address, (call, _) in SPOILT.items()}
-    tasks = {address_of(t): t.task_id for t in played}
-    assert sorted(struck) == sorted(STRUCK)
-    too_long = {
-        address: (StopReason.CONTEXT_LIMIT, None)
-        if call
-        else (StopReason.ENGINE_ERROR, f"the first prompt of {tasks[address]} is longer than 2000 tokens")
-        for address, call in struck.items()
-        if call < BanditEnv().rounds
-    }
-    assert ended == too_long
-    assert too_long
+    ended = {address_of(t): t for t in played if not t.won}
+    assert sorted(SPOILT) == sorted(STRUCK)
+    assert as_often_as(rate)
+    calls = {address: call for address, (call, _) in SPOILT.items() if call < BanditEnv().rounds}
+    assert sorted(ended) == sorted(calls)
+    assert calls
+    for address, call in calls.items():
+        assert ended[address].stop_reason is StopReason.ENV_ERROR
+        assert len(ended[address].turns) == call
+        said = rf"{'step' if call else 'reset'}: no prompt has room .* data\.max_prompt_length is 2,000\. Raise it"
+        assert re.match(said, ended[address].error or "")
+    assert len(stages.usable(played)) == len(played) - len(calls)
     assert max(len(dumps(t)) for t in played) < len(MEGABYTE) // 10
 
 
@@ -178,6 +202,7 @@ def test_a_lie_about_what_is_admissible_makes_invalid_turns_not_failures(rate: f
     assert all(t.won for t in played)
     invalid = {(address_of(t), k) for t in played for k, turn in enumerate(t.turns) if not turn.action_valid}
     assert sorted(SPOILT) == sorted(STRUCK)
+    assert as_often_as(rate)
     lied_to = {
         (address, call)
         for address, (call, answer) in SPOILT.items()
@@ -235,8 +260,9 @@ def test_demonstrations_and_the_texts_for_a_tokenizer_leave_failures_out(fault: 
     counts = DemoCounts()
     tasks = [f"train/{k}" for k in range(20)]
     kept = list(demonstrate_configured(config, tasks, TextChat(), 100, counts=counts))
-    assert len(STRUCK) == counts.ended[StopReason.ENV_ERROR] > 0
-    assert len(kept) == counts.won == 20 - len(STRUCK)
+    failed = fatal(max_steps=0)  # text of any length is taken where there are no tokens
+    assert len(failed) == counts.ended[StopReason.ENV_ERROR] > 0
+    assert len(kept) == counts.won == 20 - len(failed)
     assert counts.first_error
     assert collect_texts(config, 20)
     with pytest.raises(ValueError, match=r"every episode failed, the first with train/.*: "):

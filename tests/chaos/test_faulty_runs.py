@@ -14,7 +14,7 @@ from openmanus_rl.tracking.metrics_file import read_metrics
 from openmanus_rl.tracking.record import read_record
 from openmanus_rl.tracking.trajectories import credit_path, files_of
 from openmanus_rl.trainer import checkpoint, main_ppo
-from tests.chaos.faulty_env import STRUCK, forget_faults
+from tests.chaos.faulty_env import FAULTS, STRUCK, fatal, forget_faults
 from tests.chaos.test_signals import Kept
 from tests.trainer.runs import small_config
 from tests.trainer.test_run import final_state, same
@@ -30,23 +30,30 @@ def fresh_faults() -> Iterator[None]:
     forget_faults()
 
 
-def struck() -> int:
-    """Episodes of training that were; others are played at the end, for the random line of the report."""
-    return sum("/train/" in address for address in STRUCK)
+def struck(max_steps: int = 2) -> int:
+    """Episodes that were, and failed. Only those of training are: others are played for the lines of the report."""
+    return len(fatal(max_steps))
 
 
 def faulty_config(folder: Path, options: str, *overrides: str) -> Config:
     """Four steps, of which none is validated, and no second try for what fails."""
     return small_config(
-        folder, "env.env_name=tests.chaos.faulty_env:FaultyBandit", f"env.options={{fault: any, {options}}}",
+        folder, "env.env_name=tests.chaos.faulty_env:FaultyBandit",
+        f"env.options={{fault: any, only: train/, megabytes: 0.1, {options}}}",
         "env.retries=0", "data.train_batch_size=4", "env.rollout.n=8", f"trainer.keep_trajectories={EPISODES}",
-        "trainer.test_freq=-1", *overrides,
+        "trainer.test_freq=-1", "env.episode_seconds=1", *overrides,
     )  # fmt: skip
 
 
-def test_a_run_in_which_one_episode_of_a_hundred_fails_ends_well_and_learns_from_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rate", "kinds"), [(0.01, 1), (0.15, len(FAULTS))])
+def test_a_run_in_which_some_episodes_fail_ends_well_and_learns_from_the_others(
+    rate: float, kinds: int, tmp_path: Path
+) -> None:
     """They fail at their second step: there is a turn that could be learned from."""
-    main_ppo.run(faulty_config(tmp_path, "rate: 0.01, at: 2", "trainer.val_before_train=false"))
+    options = f"rate: {rate}, at: 2, fault_seed: 20"
+    words = ("trainer.val_before_train=false", "env.max_steps=3", "trainer.max_failure_rate=0.5")
+    main_ppo.run(faulty_config(tmp_path, options, *words))
+    assert len(set(STRUCK.values())) >= kinds
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     record = read_record(tmp_path / "run")
@@ -63,7 +70,7 @@ def test_a_run_in_which_one_episode_of_a_hundred_fails_ends_well_and_learns_from
         learned = {credit.traj_id for credit in read_credits(credit_path(path))}
         assert learned == {t.traj_id for t in played} - failures
         failed += len(failures)
-    assert failed == struck() > 0
+    assert failed == struck(max_steps=3) > 0
 
 
 def test_a_run_in_which_every_second_episode_fails_stops_and_goes_on_when_it_is_over(

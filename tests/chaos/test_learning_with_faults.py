@@ -1,5 +1,6 @@
 """An environment in which a tenth of the episodes fails is learned as well as one in which none does."""
 
+from collections import Counter
 from pathlib import Path
 from statistics import fmean
 
@@ -10,7 +11,7 @@ from openmanus_rl.tracking.display import make_display
 from openmanus_rl.tracking.metrics_file import read_metrics
 from openmanus_rl.trainer.base_model import make_base_model
 from openmanus_rl.trainer.run import train
-from tests.chaos.faulty_env import STRUCK, forget_faults
+from tests.chaos.faulty_env import DEADLY, FAULTS, STRUCK, forget_faults
 from tests.trainer.test_learning import SMALL
 
 FAULTY = "tests.chaos.faulty_env:FaultyBandit"
@@ -28,16 +29,20 @@ def successes(base: Path, folder: Path, rate: float, retries: int, seed: int = 0
     """Success of each step, of the episodes that were played to their end."""
     forget_faults()
     words = (
-        *SMALL, f"env.env_name={FAULTY}", f"env.options={{hint: likeness, fault: any, rate: {rate}}}",
+        *SMALL, f"env.env_name={FAULTY}",
+        f"env.options={{hint: likeness, fault: any, rate: {rate}, only: train/, megabytes: 0.1}}",
         f"env.retries={retries}", f"trainer.seed={seed}", f"actor_rollout_ref.model.path={base}",
-        f"trainer.default_local_dir={folder}",
+        f"trainer.default_local_dir={folder}", "env.episode_seconds=0.5",
     )  # fmt: skip
     run = train(load_config("default", None, words))
     lines = [line for line in read_metrics(run / "metrics.jsonl") if line["step"]]
     failures = sum(round(128 * line["stop/env_error"]) for line in lines)
     assert all(round(128 * line["stop/env_error"]) + line["episodes"] == 128 for line in lines)
-    if retries == 0:
-        assert failures == sum("/train/" in address for address in STRUCK)
+    struck = Counter(STRUCK.values())
+    if retries == 0:  # a megabyte is none where nobody had to read it any more
+        deadly = sum(struck[fault] for fault in DEADLY)
+        assert deadly <= failures <= deadly + struck["megabytes"]
+    assert set(struck) == (set(FAULTS) if rate else set())
     assert (failures > 0) == (rate > 0)
     return [line["success"] for line in lines]
 

@@ -198,8 +198,8 @@ def test_mistakes_exit_with_2(command: Command, model_dir: Path, words: list[str
 def test_when_every_episode_fails_the_evaluation_has_failed(command: Command, model_dir: Path) -> None:
     result = command("eval", model_dir, "--env", "grid", "--episodes", 2, "data.max_prompt_length=8")
     assert result.code == 1
-    assert "failed: engine_error 2 2" in flat(result.out)
-    assert "every episode of valid_seen failed: the first prompt of" in result.err
+    assert "failed: env_error 2 2" in flat(result.out)
+    assert "every episode of valid_seen failed: reset: no prompt has room for the observation" in result.err
 
 
 def test_an_interrupted_evaluation_reports_nothing(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from openmanus_rl.cli.app import main
+from openmanus_rl.config.models import INIT_SIZES, model_shape
 from openmanus_rl.data.assemble import assemble
 from openmanus_rl.data.conversations import read_conversations
 from openmanus_rl.data.jsonl import read_trajectories
@@ -28,6 +29,20 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         return int(ended.value.code or 0), shown.out, shown.err
 
     return run
+
+
+@pytest.mark.parametrize("size", INIT_SIZES)
+def test_every_size_of_a_config_can_be_made(command: Command, size: str) -> None:
+    code, out, err = command(f"model init --size {size} --env bandit --episodes 4 --out models/{size}")
+    assert code == 0, err
+    assert f"in a vocabulary of {INIT_SIZES[size].vocab:,}" in out
+    assert model_shape(f"models/{size}") == model_shape(f"init:{size}")
+
+
+def test_a_size_that_there_is_not_is_named_with_those_that_there_are(command: Command) -> None:
+    code, _, err = command("model init --size mirco --env bandit --out models/m")
+    assert code == 2
+    assert "--size: no such model size: mirco (one of nano, micro, mini, tiny, small); did you mean micro?" in err
 
 
 def test_a_model_for_two_environments_and_demonstrations_with_its_tokens(command: Command) -> None:

@@ -189,9 +189,9 @@ def test_when_every_episode_fails_the_run_has_failed(command: Command, model_dir
     result = command("rollout", "--model", model_dir, "--env", "grid", "--episodes", 2, "--out", out,
                      "data.max_prompt_length=8")  # fmt: skip
     assert result.code == 1
-    assert "engine_error 2" in result.out
-    assert "the first prompt of" in result.out
-    assert [t.stop_reason for t in read(out)] == [StopReason.ENGINE_ERROR] * 2
+    assert "env_error 2" in result.out
+    assert "no prompt has room for the observation" in result.out
+    assert [t.stop_reason for t in read(out)] == [StopReason.ENV_ERROR] * 2
 
 
 def test_episodes_that_a_reward_cannot_judge_fail_and_say_why(

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from openmanus_rl.cli import progress
+from openmanus_rl.trainer import sft as trainer_sft
 from openmanus_rl.workers.model import load_model, load_tokenizer
 from tests.cli.conftest import Command
 
@@ -145,6 +146,26 @@ def test_how_the_expert_failed_is_told(command: Command, model_dir: Path, tmp_pa
     result = command("sft", model_dir, "--env", "grid", "--episodes", 3, "env.max_steps=1", "--out", tmp_path / "m")
     assert result.code == 1
     assert "3 left out: not won by the expert (3 step_limit)" in result.out
+
+
+@pytest.mark.parametrize("option", ["--valid-share=0", "--valid-share=0.5"])
+def test_weights_that_are_no_numbers_are_not_written(
+    command: Command, model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """With validation there are the best ones to write, until no step is taken for too long."""
+    monkeypatch.setattr(trainer_sft, "STEPS_WITHOUT_UPDATE", 6)
+    file, out = tmp_path / "c.jsonl", tmp_path / "m"
+    file.write_text("".join(CONVERSATION.format(k) for k in range(4)))
+    words = ["sft", model_dir, "--conversations", file, "--out", out, "--tokens-per-step", 20, "--lr", "1e38", option]
+    result = command(*words, "--steps", 2)
+    assert result.code == (0 if option.endswith("0.5") else 1)
+    assert out.exists() is (result.code == 0)
+    assert ", 1 skipped" in result.err
+    result = command(*words, "--steps", 20, "--overwrite")
+    assert result.code == 1
+    assert (
+        "error: step 7: the weights have not moved for 6 steps: gradients are not finite. Use a smaller" in result.err
+    )
 
 
 CONVERSATION = '{{"conversations": [{{"from": "human", "value": "a{0}"}}, {{"from": "gpt", "value": "b{0}"}}]}}\n'

@@ -191,6 +191,11 @@ CASES = [
         ["max_model_len: 120 is shorter than data.max_prompt_length + data.max_response_length = 150"],
     ),
     Case(
+        "notes that nobody is shown",
+        ["env.memory=summary"],
+        ["env.memory: summary asks the model for notes, but no prompt would show them: set env.context=window, or env"],
+    ),
+    Case(
         "context longer than the model's",
         ["data.max_prompt_length=40000", "actor_rollout_ref.model.path=Qwen/Qwen2.5-1.5B-Instruct"],
         ["40512 is longer than the model's context of 32768"],

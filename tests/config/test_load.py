@@ -12,8 +12,9 @@ from openmanus_rl.config.keys import describe_keys, section_paths, valid_keys
 from openmanus_rl.config.load import load_config
 from openmanus_rl.config.problems import ConfigError
 from openmanus_rl.config.recipes import recipe_names, recipe_summary
-from openmanus_rl.config.resolved import to_yaml, write_resolved
+from openmanus_rl.config.resolved import to_yaml
 from openmanus_rl.config.schema import Config
+from openmanus_rl.tracking.record import write_resolved
 
 REQUIRED = ["actor_rollout_ref.model.path=init:tiny", "env.env_name=Webshop"]
 

@@ -31,6 +31,12 @@ def test_the_environments_own_seed_comes_first() -> None:
     assert (env.size, env.seed) == ("micro", 3)
 
 
+def test_no_other_environment_sees_that_seed() -> None:
+    """As its key's text says: whatever else is random there comes with a reset, from `trainer.seed`."""
+    config = load_config("default", None, ["env.env_name=grid", "env.seed=3"])
+    assert "seed" not in env_options(config.env, seed=7)
+
+
 def test_an_environment_of_ones_own_takes_env_options() -> None:
     config = load_config("default", None, ["env.env_name=grid", "env.options.size=4", "env.anchor_mode=observation"])
     assert env_options(config.env) == {"size": 4, "anchor_mode": "observation"}

@@ -141,6 +141,44 @@ def templates() -> Callable[[bytes], None]:
     return read
 
 
+GAME_PARTS = ("pddl_domain", "pddl_problem", "grammar")
+
+
+def games() -> Callable[[bytes], None]:
+    """The first byte is a part of a game file, the rest stands for that part: it is a game, or a GameError."""
+    import orjson
+
+    from openmanus_rl.environments.alfworld.export import game_data
+    from openmanus_rl.environments.alfworld.game import GameError, load_game
+    from openmanus_rl.environments.alfworld.generator import generate
+
+    good = game_data(generate("0", "train", "micro"))
+
+    def read(data: bytes) -> None:
+        part = GAME_PARTS[data[0] % len(GAME_PARTS)] if data else GAME_PARTS[0]
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "game.tw-pddl"
+            file.write_bytes(orjson.dumps(good | {part: data[1:].decode("utf-8", "replace")}))
+            with suppress(GameError):
+                load_game(file)
+
+    return read
+
+
+def shop_actions() -> Callable[[bytes], None]:
+    """Whatever is typed in a shop, it has a next page."""
+    from openmanus_rl.environments.registry import make_env
+
+    env = make_env("webshop", products=80)
+
+    def read(data: bytes) -> None:
+        env.reset(seed=0)
+        for action in data.decode("utf-8", "replace").split("\n"):
+            env.step(action)
+
+    return read
+
+
 def requests() -> Callable[[bytes], None]:
     """A body is a request, or one that is refused."""
     from openmanus_rl.serving.requests import read_messages, read_prompts, read_request
@@ -217,7 +255,7 @@ TARGETS = {
     target.__name__: target
     for target in (
         actions, trajectories, conversations, conversation_files, configs, config_files, checkpoints, templates,
-        requests, env_requests,
+        games, shop_actions, requests, env_requests,
     )
 }  # fmt: skip
 _TALK = (
@@ -234,6 +272,25 @@ _STATE = (
     b'{"format": 1, "step": 3, "workers": null, "state": {"#dict": [["best", 0.5], ["workers", '
     b'{"#dict": [["a", {"#tensor": "/workers/actor/a"}]]}]]}}'
 )
+_GRAMMAR = rb'''
+grammar :: """
+    {
+        "intro": [{"rhs": "Hello.\n\n#task#"}], "task": [{"rhs": "put a mug in shelf."}],
+        "list_empty": [{"rhs": "nothing"}], "list_separator": [{"rhs": ", "}],
+        "list_last_separator": [{"rhs": " and "}],
+        "#things#": [
+            {"condition": "opened(r:receptacle)", "rhs": "[{o.indefinite + ' ' + o.name | inreceptacle(o, r)}]"}
+        ]
+    }
+""";
+action look {
+    template :: "look";
+    feedback :: "You see {#things#} at {r.name or r.id}.";
+    grammar :: """
+    {"look.feedback": [{"rhs": "#list_empty#"}]}
+    """;
+}
+'''
 SEEDS: dict[str, tuple[bytes, ...]] = {
     "actions": (b"<think>a</think><action>look</action>", b"Thought: a\nAction: say yes", b'{"action": "look"}'),
     "trajectories": (_EPISODE,),
@@ -250,6 +307,12 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
         b'{"format": 1, "step": 3, "workers": {"#dict": []}, "state": {"#dict": [["best", null]]}}',
     ),
     "templates": (b"{% for m in messages %}{{ m['role'] }}: {{ m.content }}\n{% endfor %}", b"{{ 7 * 7 }}{% if %}"),
+    "games": (
+        b"\x00(define (domain alfred) (:action look :parameters (?a - agent) :effect (checked ?a)))",
+        b"\x01(define (problem p) (:init (atLocation agent1 loc1)) (:goal (and (exists (?r) (not (= ?r shelf1))))))",
+        b"\x02" + _GRAMMAR,
+    ),
+    "shop_actions": (b"search[red shoes]\nclick[next >]\nclick[buy now]", b"search[" + b"y" * 989 + b"ing]"),
     "requests": (b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": 3}', b'{"prompt": [1, 2], "n": 2}'),
     "env_requests": (
         b'\x00{"id": 1, "action": "north"}', b'\x01{"id": 1, "task": "train/3"}', b'\x01{"id": 1, "data_idx": 5}',

@@ -58,6 +58,8 @@ READERS = {
     "conversations": ("openmanus_rl.data.conversations.from_sharegpt", b"{}"),
     "configs": ("openmanus_rl.config.load.load_config", b"a=1"),
     "templates": ("openmanus_rl.agent.chat_template.ChatTemplate.render", b"x"),
+    "games": ("openmanus_rl.environments.alfworld.game.read_game", b"\x00"),
+    "shop_actions": ("openmanus_rl.environments.webshop.env.WebshopEnv.step", b"search[x]"),
     "requests": ("openmanus_rl.serving.requests.read_request", b"{}"),
     "conversation_files": ("openmanus_rl.data.conversations.read_conversations", b"{}"),
     "config_files": ("openmanus_rl.config.load.load_config", b"a: 1"),

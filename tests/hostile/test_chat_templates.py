@@ -60,6 +60,15 @@ GREEDY = {
     "a chain": (
         LONG_LIST + "{% set m = l + [] %}{% for i in range(9999) %}{{ 0 < 1 != 2 == 2 and l == m == l }}{% endfor %}"
     ),
+    **{
+        f"{method} of half of it": (
+            f"{{% set t = 'a' * 40000 %}}{{% set p = 'ba' ~ 'a' * 20000 %}}{{% set y = t.{method}({argument}) %}}"
+        )
+        for method, argument in (("rfind", "p"), ("rpartition", "p"), ("rsplit", "sep=p"))
+    },
+    "rindex of half of it": (
+        "{% set p = 'ba' ~ 'a' * 20000 %}{% set t = p ~ 'a' * 40000 %}{% set y = t.rindex(p) %}"
+    ),
     "select in": LONG_LIST + "{{ l|select('in', l|reverse|list)|list|length }}",
     "reject in": LONG_LIST + "{{ l|reject('in', ['x'] * 9999)|list|length }}",
     "selectattr in": "{% set m = ['x'] * 9999 %}{{ (messages * 999)|selectattr('role', 'in', m)|list|length }}",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch.distributed.checkpoint import FileSystemReader
 
-from openmanus_rl.config.resolved import write_resolved
+from openmanus_rl.tracking.record import write_resolved
 from openmanus_rl.trainer import checkpoint, run
 from openmanus_rl.trainer.checkpoint import (
     CheckpointError,

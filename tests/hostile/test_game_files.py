@@ -1,5 +1,6 @@
 """ALFWorld game files of somebody else's: TextWorld would `eval` their grammar, and is kept from it."""
 
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from openmanus_rl.environments.alfworld.export import game_data
 from openmanus_rl.environments.alfworld.expressions import evaluate
+from openmanus_rl.environments.alfworld.game import GameError, load_game
 from openmanus_rl.environments.alfworld.generator import generate
 from openmanus_rl.environments.registry import make_env
 
@@ -25,6 +27,16 @@ def hostile_dataset(folder: Path, expression: str) -> Path:
         trial.mkdir(parents=True)
         (trial / "game.tw-pddl").write_bytes(orjson.dumps(data))
     return folder
+
+
+def changed_game(folder: Path, part: str, old: str, new: str) -> Path:
+    """A game file in which something stands for what is there once at least."""
+    data = game_data(generate("0", "train", "micro"))
+    assert old in data[part]
+    data[part] = data[part].replace(old, new, 1)
+    file = folder / "game.tw-pddl"
+    file.write_bytes(orjson.dumps(data))
+    return file
 
 
 @pytest.mark.parametrize(
@@ -70,6 +82,55 @@ def test_what_released_grammars_say(expression: str, text: Any) -> None:
 def test_anything_else_is_refused(expression: str) -> None:
     with pytest.raises(ValueError, match="nothing in a game file is run"):
         evaluate(expression, MUG)
+
+
+LONG = 100_000
+"""Letters. Read once they take no time; read again from each of them, hours."""
+
+
+@pytest.mark.parametrize(
+    ("part", "old", "new"),
+    [
+        ("pddl_problem", "(:init", "(:init (a " + " " * LONG),
+        ("pddl_problem", "(:init", "(:init (" + " " * LONG),
+        ("pddl_problem", "(:init", "(:init " + "(a " * LONG),
+        ("grammar", "action ", "action" + " " * LONG),
+        ("grammar", "action ", 'action a {template :: "b"; feedback :: "' * (LONG // 40) + "action "),
+        ("grammar", "action ", 'action a {template :: "b"; feedback :: "c";' * (LONG // 40) + " action "),
+        ("grammar", "action ", 'action a {template :: "b"' + " " * LONG + "action "),
+        ("grammar", "action ", 'grammar :: """' * (LONG // 14) + "action "),
+        ("grammar", "action ", 'grammar :: """ """' + " " * LONG + '""" action '),
+        ("grammar", '"task"', '"task": [{"rhs": "' * (LONG // 18) + '"task"'),
+        ("grammar", '"task"', '"task":' + " " * LONG + '"task"'),
+        ("grammar", '"rhs": "-= ', '"rhs": "' + "[{" * LONG),
+        ("grammar", '"rhs": "-= ', '"rhs": "' + "#a" * LONG),
+        ("grammar", '"rhs": "-= ', '"rhs": "{o.name | a(' + " " * LONG + "}"),
+    ],
+)
+def test_no_file_takes_longer_than_its_length(part: str, old: str, new: str, tmp_path: Path) -> None:
+    """It is a game or it is not; what was read again and again took hours for such a file."""
+    file = changed_game(tmp_path, part, old, new)
+    with suppress(GameError):
+        assert load_game(file).task
+
+
+@pytest.mark.parametrize(
+    ("part", "old", "new"),
+    [
+        ("pddl_domain", "(:action", "(:action) (:action"),
+        ("pddl_domain", "(:action ", "(:action (a) "),
+        ("pddl_problem", "(:goal", "(:goal () "),
+        ("grammar", '"rhs": "-= ', '"lhs": "-= '),
+        ("grammar", '"intro": [', '"intro": [1, '),
+        ("grammar", '"intro": [', '"intro": 1, "outro": ['),
+        ("grammar", '"rhs": "-= ', '"rhs": 1, "": "'),
+        ("grammar", '"rhs": "-= ', '"rhs": "{o.name'),
+    ],
+)
+def test_a_file_that_is_built_otherwise_is_refused_by_name(part: str, old: str, new: str, tmp_path: Path) -> None:
+    file = changed_game(tmp_path, part, old, new)
+    with pytest.raises(GameError, match=str(file)):
+        load_game(file)
 
 
 @pytest.mark.parametrize("task", ["x" * 5000, "train/" + "x/" * 3000, "\x00", "\ud800", "/etc", "..", ""], ids=range(7))

@@ -152,6 +152,10 @@ def test_adapters_lead_nowhere(copied: Path) -> None:
     (copied / "adapter_config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="holds adapters of a model, not a model"):
         load_model(str(copied))
+    # transformers is given the directory of such a file, and looks for adapters there.
+    (copied / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ValueError, match=r"model\.gguf is, holds adapters of a model, not a model"):
+        load_model(str(copied / "model.gguf"))
 
 
 def test_a_config_that_promises_more_than_there_is(copied: Path) -> None:

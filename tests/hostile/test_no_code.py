@@ -15,8 +15,8 @@ import pytest
 
 import openmanus_rl
 from openmanus_rl.config.load import load_config
-from openmanus_rl.config.resolved import write_resolved
 from openmanus_rl.rollout.vllm_server import SERVE
+from openmanus_rl.tracking.record import write_resolved
 from openmanus_rl.viewer.references import find_references, read_references
 from openmanus_rl.viewer.run_files import RunFiles
 from tests.cli.conftest import Command, command

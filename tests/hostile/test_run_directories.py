@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from openmanus_rl.tracking.loggers import Memory
 from openmanus_rl.tracking.metrics_file import MetricsFile, read_metrics
-from openmanus_rl.tracking.record import is_running, read_record
+from openmanus_rl.tracking.record import is_running, read_record, write_resolved
+from openmanus_rl.tracking.trajectories import TrajectoryFiles, credit_path
 from openmanus_rl.trainer.runs import summarise_run
 from openmanus_rl.viewer.app import make_app
 from openmanus_rl.viewer.compare import compare_runs, same_tasks
@@ -26,6 +28,7 @@ from openmanus_rl.viewer.report import render, write_report
 from openmanus_rl.viewer.run_files import NotThereError, RunFiles
 from openmanus_rl.viewer.server import open_runs
 from openmanus_rl.viewer.tokens import Pieces, find_tokenizer
+from openmanus_rl.workers.init_model import save
 from tests.cli.conftest import Command, command
 from tests.hostile.fuzz import PanicException, as_json, damaged, fuzzed, mangled, may_refuse, panicking
 from tests.viewer.conftest import serving
@@ -326,6 +329,42 @@ def test_writing_into_it_follows_no_link(copied: Path, tmp_path: Path) -> None:
     find_references(copied, run.config)
     write_report([run], copied / "report.html")
     assert victim.read_text() == "mine"
+
+
+def test_nor_does_training_that_goes_on_in_it(copied: Path, tmp_path: Path) -> None:
+    """Under the names of the files, and under any that they might have until they are whole."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    run = RunFiles(copied)
+    assert run.config is not None
+    played, config = run.trajectory("step_000001:0"), run.config
+    memory = Memory(copied / "wandb.json")
+    files = TrajectoryFiles(copied / "trajectories", limit=4, resume_after=3)
+    episodes = copied / "trajectories" / "step_000003.jsonl"
+    written = (episodes, credit_path(episodes), memory.path, copied / "config.yaml")
+    for path in written:
+        path.unlink(missing_ok=True)
+        for name in (path.name, f".{path.name}", f".{path.name}.{os.getpid()}.partial"):
+            path.with_name(name).symlink_to(victim)
+    (copied / f".config-{os.getpid()}.tmp").symlink_to(victim)
+    files.keep("step", 3, [played])
+    files.keep_credit(3, [])
+    memory.note(3)
+    write_resolved(config, copied)
+    assert victim.read_text() == "mine"
+    assert [path for path in written if path.is_symlink()] == []
+    assert RunFiles(copied).trajectory("step_000003:0") == played
+
+
+def test_nor_does_a_new_model(copied: Path, tmp_path: Path) -> None:
+    from tests.rollout.models import make_model, tokenizer
+
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (copied / f".base.{os.getpid()}.partial").symlink_to(victim)
+    save(make_model("llama"), tokenizer(), copied / "base")
+    assert (copied / "base" / "config.json").is_file()
+    assert list(victim.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from openmanus_rl.data.trajectory import StopReason, Trajectory, TrajectoryGroup
+from openmanus_rl.data.trajectory import StopReason, Trajectory, TrajectoryGroup, Turn
 from openmanus_rl.rewards import (
     COMPONENTS,
     ExplorationReward,
@@ -58,6 +58,19 @@ def test_length(options: dict[str, Any], length: int, raw: float) -> None:
 def test_length_needs_tokens() -> None:
     with pytest.raises(ValueError, match="text only"):
         LengthPenalty(max_length=1).compute(trajectory(turn([], [])), NOTHING)
+
+
+def test_notes_are_no_turns_that_the_agent_acted_in() -> None:
+    """Four perfect answers and one note; the episode ends right after it."""
+    perfect = "<think>go</think><action>go</action>"
+    answers = [Turn("a door", perfect, [1], [2], [-0.1], info={"score": k / 4}) for k in (0, 1, 2, 3)]
+    note = Turn("a door", "the key is west", [1], [2], [-0.1], info={"notes": True})
+    for turns in ([*answers, note], [*answers[:2], note, *answers[2:]]):
+        episode = lost(*turns)
+        assert FormatReward().compute(episode, NOTHING) == 1.0
+        assert TimePenalty().compute(episode, NOTHING) == -4
+        assert GoalReward(use="score").compute(episode, NOTHING) == episode.final_score == 0.75
+        assert LengthPenalty(max_length=4).compute(episode, NOTHING) == -1  # it was written all the same
 
 
 def test_format() -> None:

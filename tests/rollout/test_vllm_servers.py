@@ -2,15 +2,21 @@
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from openmanus_rl.rollout.engine import Engine, Request, SamplingParams
 from openmanus_rl.rollout.local_engine import LocalEngine
+from openmanus_rl.rollout.vllm_guard import TOKEN_VARIABLE
 from openmanus_rl.rollout.vllm_server import ServerError, VllmServer
 from openmanus_rl.rollout.vllm_servers import VllmServers
 from openmanus_rl.rollout.weights_file import WeightsError
@@ -98,6 +104,56 @@ def test_a_server_that_is_killed_while_it_writes_is_started_again_and_nothing_is
     )
     assert {answer.weights_version for answer in answers} == {8}
     assert 0 in {engine.homes.of_session[f"n{k}"] for k in range(4)}
+
+
+def test_a_server_on_a_port_answers_nobody_without_its_token(
+    tmp_path: Path, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is started on another machine: what changes its weights is guarded, and training may do it."""
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    settings = small_settings(tmp_path, model)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{(port := free.getsockname()[1])}"
+    words = [settings.folder, "--max-model-len", "512", "--cpu", "--port", str(port)]
+    command = [sys.executable, "-m", "openmanus_rl.rollout.vllm_server", *words]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        wait_for(url, process, tmp_path / "log")
+        for path in ("/health", "/v1/models", "/openapi.json", "/metrics", "/nowhere"):
+            assert httpx.get(url + path).status_code == 401
+        for path in ("/collective_rpc", "/pause", "/resume", "/update_weights", "/inference/v1/generate"):
+            assert httpx.post(url + path, json={}).status_code == 401
+            assert httpx.options(url + path).status_code == 401
+        engine = VllmServers(settings, tokenizer(), urls=[url], weights_dir=str(tmp_path))
+        try:
+            engine.load_weights(model.named_parameters(), 3)
+            requests = [Request("g", contract.ids("open door"), SamplingParams(16, 0.0), (0,))]
+            expected = LocalEngine(model, tokenizer(), n_threads=1).generate(requests)
+            answers = engine.generate(requests)
+            assert [a.token_ids.tolist() for a in answers] == [e.token_ids.tolist() for e in expected]
+            assert answers[0].weights_version == 3
+        finally:
+            engine.close()
+        monkeypatch.delenv(TOKEN_VARIABLE)
+        with pytest.raises(ServerError, match=rf"answers at {url} \(401: this server wants its token"):
+            VllmServers(settings, tokenizer(), urls=[url], weights_dir=str(tmp_path))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Until it answers anything; the time limit of the test is that of a server that never does."""
+    while True:
+        try:
+            httpx.get(f"{url}/health")
+        except httpx.TransportError:
+            assert process.poll() is None, log.read_text(errors="replace")[-2000:]
+            time.sleep(0.2)
+        else:
+            return
 
 
 def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path, model: Any) -> None:

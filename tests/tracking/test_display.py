@@ -58,6 +58,40 @@ def test_the_panel_shows_the_run_and_what_it_is_doing() -> None:
     assert shown.getvalue().endswith("\x1b[?25h"), "the cursor is back"
 
 
+def test_what_comes_before_the_steps_is_told_every_minute_and_with_its_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    lines = PlainDisplay()
+
+    def tell(stage: str, done: int, total: int, note: str = "") -> str:
+        lines.progress(stage, done, total, note)
+        return capsys.readouterr().out
+
+    assert tell("demonstrations", 0, 10_000) == ""
+    now[0] += 59.0
+    assert tell("demonstrations", 2_000, 10_000) == "", "less than a minute"
+    now[0] += 1.0
+    assert tell("demonstrations", 2_000, 10_000) == "demonstrations 2,000/10,000  4 min left\n"
+    assert tell("demonstrations", 2_000, 10_000) == "", "told already"
+    assert tell("warm start", 1, 50, "loss 3.000") == ""
+    now[0] += 18.0
+    assert tell("warm start", 10, 50, "loss 2.000") == "warm start 10/50  loss 2.000  80 s left\n"
+    now[0] += 60.0
+    assert tell("warm start", 11, 50, "loss 1.900") == "warm start 11/50  loss 1.900  5 min left\n"
+    assert tell("warm start", 50, 50, "loss 1.000") == "warm start 50/50  loss 1.000\n"
+    assert tell("collect", 64, 128, "3 won") == "", "a step has a line of its own"
+
+    screen, _ = live()
+    screen.progress("demonstrations", 0, 10_000)
+    assert "left" not in panel(screen), "nothing is known yet"
+    now[0] += 60.0
+    screen.progress("demonstrations", 2_000, 10_000)
+    assert "2000/10000, 60 s, 4 min left" in panel(screen)
+    screen.close()
+
+
 @pytest.mark.parametrize(
     ("measured", "shown"),
     [

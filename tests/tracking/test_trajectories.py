@@ -55,6 +55,13 @@ def test_files_are_whole_limited_and_the_first_stays(tmp_path: Path) -> None:
     ]
 
 
+def test_what_a_killed_process_had_half_written_does_not_stay(tmp_path: Path) -> None:
+    TrajectoryFiles(tmp_path, limit=2).keep("step", 1, [episode(1)])
+    (tmp_path / ".step_000002.jsonl.77.partial").write_bytes(b"{")
+    TrajectoryFiles(tmp_path, limit=2, resume_after=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000001.jsonl"]
+
+
 def test_nothing_is_kept_with_a_limit_of_0(tmp_path: Path) -> None:
     TrajectoryFiles(tmp_path / "trajectories", limit=0).keep("step", 1, [episode(1)])
     assert list(tmp_path.iterdir()) == []

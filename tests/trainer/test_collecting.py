@@ -12,6 +12,7 @@ from openmanus_rl.rewards import GoalReward, RewardComposer
 from openmanus_rl.trainer import ray_trainer, run
 from openmanus_rl.trainer.local_group import LocalWorkerGroup
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
+from openmanus_rl.trainer.stages import TooManyFailuresError
 from tests.data.builders import trajectory, turn
 from tests.trainer.runs import small_config
 from tests.trainer.test_run import told
@@ -50,7 +51,7 @@ def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     """Step 7 of a run, in groups of three that end as the script says."""
 
     def collect(outcomes: str, *overrides: str) -> tuple[list[list[str]], list[str], dict[str, float]]:
-        config = small_config(tmp_path, "trainer.max_failure_rate=0.5", *overrides)
+        config = small_config(tmp_path, *overrides)
         seconds, metrics = [0.0], dict[str, float]()
         monkeypatch.setattr(ray_trainer.time, "perf_counter", lambda: seconds[0])
         agent = Scripted(LocalWorkerGroup(config).make_agent(), dict(enumerate(outcomes.split())), seconds)
@@ -105,6 +106,29 @@ def test_the_speed_of_rollouts_counts_what_agents_wrote_in_all_episodes(collecte
     """Prompts are not counted; groups that were filtered and episodes that failed are: they took their time, too."""
     *_, metrics = collected("lll wlw wew   lww wwl", *FILTERING)
     assert metrics["tokens_per_second/rollout"] == WRITTEN
+
+
+def test_failures_are_counted_over_all_rounds_of_a_step(collected: Callable[..., Any]) -> None:
+    """One of three in the second round is one of twelve in the step."""
+    played, kept, metrics = collected("wll wlw www   lwe", *FILTERING)
+    assert played == [["7-0", "7-1", "7-2"], ["7-3"]]
+    assert kept == ["7-0", "7-1", "7-3"]
+    assert metrics["stop/env_error"] == 1 / 12
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "told"),
+    [
+        ("eee eee eee", "9 of 9"),  # and no second round is played in an outage
+        ("wll wel eee   www", "4 of 9"),
+        ("wll wlw www   eee", "3 of 12"),
+    ],
+)
+def test_too_many_failures_end_the_run_after_the_round_that_brought_them(
+    collected: Callable[..., Any], outcomes: str, told: str
+) -> None:
+    with pytest.raises(TooManyFailuresError, match=f"^{told} episodes failed, more than trainer.max_failure_rate=0.2"):
+        collected(outcomes, *FILTERING)
 
 
 def test_an_empty_batch_is_skipped_and_what_was_dropped_is_told(tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 from tokenizers import Tokenizer
 
+from openmanus_rl.config.schema import Config
 from openmanus_rl.tracking.display import make_display
+from openmanus_rl.tracking.metrics_file import read_metrics
 from openmanus_rl.trainer import base_model, run
 from openmanus_rl.trainer.checkpoint import CheckpointError, best_of, checkpoints, read_checkpoint
 from openmanus_rl.trainer.origin import FREE, NOT_FREE, OF_THE_BASE, Origin, OtherRunError, decides_learning
@@ -73,6 +76,28 @@ def test_a_checkpoint_that_is_named_goes_on_with_other_settings(tmp_path: Path) 
     assert [group["weight_decay"] for group in groups] == [0.25, 0.0]
 
 
+KL = ["algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.horizon=10", "actor_rollout_ref.actor.use_kl_loss=false"]
+
+
+@pytest.mark.parametrize("kind", ["fixed", "adaptive"])
+def test_a_checkpoint_that_is_named_takes_a_new_kl_coefficient(tmp_path: Path, kind: str) -> None:
+    """What was adapted from the old one is worth nothing then; with the same one it goes on."""
+    settings = [*KL, f"algorithm.kl_ctrl.type={kind}", "trainer.val_before_train=false", "trainer.test_freq=-1"]
+    run.train(small_config(tmp_path, *settings, SHORT, "algorithm.kl_ctrl.kl_coef=0.1"))
+    named = checkpoints(tmp_path / "run")[0]
+    left = float(read_checkpoint(named)[1]["kl_coefficient"])
+    assert (left == 0.1) is (kind == "fixed")
+    for given, expected in (("0.5", 0.5), ("0.1", left)):
+        folder = tmp_path / given
+        go_on = [
+            f"trainer.resume_mode={named}",
+            "trainer.total_training_steps=2",
+            f"trainer.default_local_dir={folder}",
+        ]
+        run.train(small_config(tmp_path, *settings, *go_on, f"algorithm.kl_ctrl.kl_coef={given}"))
+        assert read_metrics(folder / "metrics.jsonl")[-1]["kl_coefficient"] == expected
+
+
 def test_every_key_that_is_named_free_or_not_is_there(tmp_path: Path) -> None:
     keys = set(run.all_keys(small_config(tmp_path, estimator="gae")))
     for known in (*FREE, *OF_THE_BASE):
@@ -86,9 +111,9 @@ def test_a_new_model_of_other_settings_is_made_anew(tmp_path: Path, monkeypatch:
     made: list[str] = []
     real = base_model.make_base_model
 
-    def make(config: object, folder: Path, display: object) -> None:
-        made.append(run.all_keys(config)["trainer.seed"])  # type: ignore[arg-type]
-        real(config, folder, display)  # type: ignore[arg-type]
+    def make(config: Config, *given: Any) -> None:
+        made.append(run.all_keys(config)["trainer.seed"])
+        real(config, *given)
 
     def die(_: object) -> None:
         raise InterruptedError("before the first checkpoint")

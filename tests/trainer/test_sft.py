@@ -1,5 +1,6 @@
 """Learning by example: the loss is that of the agent's tokens, the best weights stay, nothing leaks into validation."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from openmanus_rl.data.sample import Sample
 from openmanus_rl.data.trajectory import StopReason, Trajectory
 from openmanus_rl.trainer.lessons import Intake, Lesson, episodes_of, make_lessons, split_lessons
 from openmanus_rl.trainer.sft import SftSettings, evaluate_loss, fine_tune
+from openmanus_rl.trainer.stages import NotFiniteError
 from openmanus_rl.workers.init_model import train_tokenizer
+from openmanus_rl.workers.optimizer import Optimizer
 from tests.rollout.models import make_model, tokenizer
 
 GRID = EnvConfig(env_name="grid", response_grammar="bare")
@@ -101,6 +104,51 @@ def test_asked_to_stop_it_validates_once_more_and_keeps_the_best() -> None:
     )
     assert (taken, metrics["steps"], metrics["best_step"]) == ([1, 2, 3], 3, 3)
     assert evaluate_loss(model, samples[4:]) == pytest.approx(metrics["val_loss"], abs=1e-6)
+
+
+def faulty(monkeypatch: pytest.MonkeyPatch, bad: range) -> None:
+    """Gradients of these steps are not finite."""
+    calls, backward = [0], Optimizer.backward
+
+    def overflowing(self: Optimizer, loss: torch.Tensor) -> None:
+        calls[0] += 1
+        backward(self, loss * (math.nan if calls[0] in bad else 1.0))
+
+    monkeypatch.setattr(Optimizer, "backward", overflowing)
+
+
+@pytest.mark.parametrize("bad", [range(3, 22), range(3, 23)], ids=["19", "20"])
+def test_steps_that_are_skipped_are_counted_and_too_many_in_a_row_end_it(
+    monkeypatch: pytest.MonkeyPatch, bad: range
+) -> None:
+    faulty(monkeypatch, bad)
+    samples, model = short_samples(1), make_model(positions=2048)
+    settings = SftSettings(steps=40, tokens_per_step=1, micro_batch_tokens=10_000)
+    told: list[float] = []
+    if len(bad) == 20:
+        with pytest.raises(
+            NotFiniteError, match=r"step 22: .* not moved for 20 steps.*smaller learning rate than 0.001"
+        ):
+            fine_tune(model, samples, settings)
+        return
+    metrics = fine_tune(model, samples, settings, report=lambda _, metrics: told.append(metrics["skipped_steps"]))
+    assert told == [0, 0, *range(1, 20), *[19] * 19]
+    assert metrics["skipped_steps"] == 19
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_weights_that_are_no_numbers_at_the_end_are_an_error(steps: int) -> None:
+    """After the only step the loss that was reported is still that of before it."""
+    settings = SftSettings(steps=steps, tokens_per_step=600, lr=1e38, warmup_steps=0)
+    with pytest.raises(NotFiniteError, match=f"after step {steps} the loss is not finite, so these weights are not"):
+        fine_tune(make_model(positions=2048), short_samples(2), settings)
+
+
+def test_the_best_weights_are_numbers_whatever_came_after() -> None:
+    samples, model = short_samples(3), make_model(positions=2048)
+    settings = SftSettings(steps=2, tokens_per_step=600, lr=1e38, warmup_steps=0, validate_every=1)
+    assert fine_tune(model, samples[:2], settings, samples[2:])["best_step"] == 0
+    assert math.isfinite(evaluate_loss(model, samples))
 
 
 def lesson(name: str, traj_id: str) -> Lesson:

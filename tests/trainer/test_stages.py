@@ -110,3 +110,13 @@ def test_an_episode_that_cannot_be_judged_fails_alone() -> None:
     assert stages.rollout_metrics([first, second])["stop/reward_error"] == 0.5
     with pytest.raises(stages.TooManyFailuresError, match=r"1 of 2 episodes failed.*the judge did not answer"):
         stages.check_failures([first, second], 0.2)
+
+
+def test_notes_are_no_steps_of_an_episode() -> None:
+    acted = [turn([1], [2, 3], action_valid=k > 0, info={"score": 0.5}) for k in range(4)]
+    note = turn([1], [2] * 200, info={"notes": True})
+    metrics = stages.rollout_metrics([trajectory(*acted, note)])
+    assert (metrics["episode_steps"], metrics["episode_steps_max"]) == (4, 4)
+    assert metrics["invalid_actions"] == 0.25
+    assert metrics["response_tokens"] == 2
+    assert metrics["score"] == 0.5

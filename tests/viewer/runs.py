@@ -14,13 +14,12 @@ import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from openmanus_rl.config.load import load_config
-from openmanus_rl.config.resolved import write_resolved
 from openmanus_rl.config.schema import Config
 from openmanus_rl.data.trajectory import RewardTerm, StopReason, Trajectory, Turn
 from openmanus_rl.environments.base import TextEnv
 from openmanus_rl.environments.registry import make_env
 from openmanus_rl.tracking.metrics_file import MetricsFile
-from openmanus_rl.tracking.record import new_record, write_record
+from openmanus_rl.tracking.record import new_record, write_record, write_resolved
 from openmanus_rl.tracking.trajectories import TrajectoryFiles
 from openmanus_rl.trainer import stages
 from openmanus_rl.trainer.credit import credit_of, samples_of

@@ -81,6 +81,8 @@ def load_game(path: Path) -> Game:
         return read_game(data, str(path))
     except (ValueError, RecursionError) as error:
         raise GameError(f"{path}: {error}") from None
+    except (AttributeError, LookupError, TypeError) as error:  # a list where a text belongs, an action without a name
+        raise GameError(f"{path}: is not built like a game: {type(error).__name__}: {error}") from None
 
 
 def read_game(data: Any, name: str) -> Game:
@@ -121,7 +123,7 @@ def read_game(data: Any, name: str) -> Game:
     )
 
 
-_FACT = re.compile(r"\(\s*([\w=-]+)\s+([^()]*?)\s*\)")
+_FACT = re.compile(r"\(\s*+([\w=-]++)\s++([^()]*+)\)")  # without going back, see grammar.py
 
 
 def _read_facts(text: str) -> dict[str, frozenset[Any]]:
@@ -134,7 +136,7 @@ def _read_facts(text: str) -> dict[str, frozenset[Any]]:
         elif kind in BINARY and len(words) == 2:
             facts[kind].add((words[0], words[1]))
         elif kind not in _IGNORED and kind not in ("distance", "total-cost"):
-            raise GameError(f"its start holds ({kind} {arguments}), which the native engine does not know")
+            raise GameError(f"its start holds ({' '.join([kind, *words])}), which the native engine does not know")
     return {kind: _shared(frozenset(found)) for kind, found in facts.items()}
 
 

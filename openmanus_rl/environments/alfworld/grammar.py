@@ -153,13 +153,17 @@ class Grammar:
 
 
 # --- reading --------------------------------------------------------------------------------------------
+# Files may come from anybody: nothing here goes back over what it has read (`*+`, `++`), and what has an end is found
+# by looking for its end, so that time grows with the length of a file and not with its square.
 
 _ACTION = re.compile(
-    r'action\s+(\w+)\s*\{\s*template\s*::\s*"(.*?)"\s*;\s*feedback\s*::\s*"(.*?)"\s*;(.*?)\n\}', re.DOTALL
+    r'action\s++(\w++)\s*+\{\s*+template\s*+::\s*+"([^"]*+)"\s*+;\s*+feedback\s*+::\s*+"([^"]*+)"\s*+;'
 )
-_BLOCK = re.compile(r'grammar\s*::\s*"""(.*?)"""\s*;', re.DOTALL)
-_TASK = re.compile(r'("task"\s*:\s*\[\s*\{\s*"rhs"\s*:\s*)("(?:[^"\\]|\\.)*")')
-_SYMBOL = re.compile(r"#([^#\n]+)#|\[\{(.*?)\}\]|\{(.*?)\}", re.DOTALL)
+_ACTION_END = re.compile(r"\n\}")
+_BLOCK = re.compile(r'grammar\s*+::\s*+"""')
+_BLOCK_END = re.compile(r'"""\s*+;')
+_TASK = re.compile(r'("task"\s*+:\s*+\[\s*+\{\s*+"rhs"\s*+:\s*+)("(?:[^"\\]|\\.)*+")')
+_SYMBOL = re.compile(r"#([^#\n]++)#|(\[\{|\{)")
 _ATOM = re.compile(r"\s*(\w+)\(([^()]*)\)\s*")
 
 
@@ -178,12 +182,17 @@ def read_grammar(text: str) -> tuple[Grammar, str]:
 def _read(text: str) -> Grammar:
     actions: dict[str, ActionText] = {}
     rules: dict[str, tuple[Production, ...]] = {}
-    outside = _ACTION.sub("", text)
-    blocks = _BLOCK.findall(outside)
-    for name, template, feedback, rest in _ACTION.findall(text):
+    outside: list[str] = []
+    inside: list[str] = []
+    end = 0
+    for action, rest, after in _enclosed(_ACTION, _ACTION_END, text):
+        name, template, feedback = action.groups()
         actions[name.lower()] = ActionText(template, _symbols(feedback))
-        blocks += _BLOCK.findall(rest)
-    for block in blocks:
+        outside.append(text[end : action.start()])
+        inside.append(rest)
+        end = after
+    outside.append(text[end:])
+    for block in [block for part in ("".join(outside), *inside) for _, block, _ in _enclosed(_BLOCK, _BLOCK_END, part)]:
         lines = (line for line in textwrap.dedent(block).split("\n") if not line.lstrip().startswith("#"))
         try:
             entries = json.loads("\n".join(lines))
@@ -200,6 +209,14 @@ def _read(text: str) -> Grammar:
     return grammar
 
 
+def _enclosed(begin: re.Pattern[str], end: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], str, int]]:
+    """What stands between a beginning and the next end: its beginning, its text, and where its end is over."""
+    position = 0
+    while (found := begin.search(text, position)) and (closed := end.search(text, found.end())):
+        yield found, text[found.end() : closed.start()], closed.end()
+        position = closed.end()
+
+
 def _named_rules(grammar: Grammar) -> Iterator[str]:
     """Every rule that an action's answer or another rule refers to."""
     pending = [symbol for action in grammar.actions.values() for symbol in action.feedback]
@@ -213,17 +230,22 @@ def _named_rules(grammar: Grammar) -> Iterator[str]:
 def _symbols(text: str) -> tuple[Symbol, ...]:
     symbols: list[Symbol] = []
     end = 0
-    for match in _SYMBOL.finditer(text):
+    while match := _SYMBOL.search(text, end):
         if match.start() > end:
             symbols.append(Literal(text[end : match.start()]))
-        rule, listed, single = match.groups()
+        rule, bracket = match.groups()
+        end = match.end()
         if rule is not None:
             symbols.append(Rule(rule))
-        else:
-            expression, bar, query = (listed if listed is not None else single).partition("|")
-            inner = _expression(expression.strip())
-            symbols.append(Each(inner, _query(query), listed is not None) if bar else inner)
-        end = match.end()
+            continue
+        closing = "}]" if bracket == "[{" else "}"
+        closed = text.find(closing, end)
+        if closed < 0:
+            raise ValueError(f"the game's grammar has a {bracket} without a {closing}")
+        expression, bar, query = text[end:closed].partition("|")
+        inner = _expression(expression.strip())
+        symbols.append(Each(inner, _query(query), bracket == "[{") if bar else inner)
+        end = closed + len(closing)
     if end < len(text):
         symbols.append(Literal(text[end:]))
     return tuple(symbols)

@@ -54,35 +54,34 @@ _REMEMBERED = 500_000
 _TERMS = _Terms()
 
 
-def _is_consonant(word: str, i: int) -> bool:
-    if word[i] in "aeiou":
-        return False
-    return word[i] != "y" or i == 0 or not _is_consonant(word, i - 1)
+def _kinds(word: str) -> str:
+    """`c` for each consonant, `v` for each vowel; y is a vowel after a consonant.
+
+    >>> _kinds("yearly"), _kinds("syyyy")
+    ('cvvccv', 'cvcvc')
+    """
+    kinds: list[str] = []
+    for letter in word:
+        vowel = letter in "aeiou" or (letter == "y" and kinds[-1:] == ["c"])
+        kinds.append("v" if vowel else "c")
+    return "".join(kinds)
 
 
 def _measure(stem_: str) -> int:
     """How often a vowel is followed by a consonant: m in [C](VC)^m[V]."""
-    kinds = "".join("c" if _is_consonant(stem_, i) else "v" for i in range(len(stem_)))
-    return len(re.findall("v+c+", kinds))
+    return _kinds(stem_).count("vc")
 
 
 def _has_vowel(stem_: str) -> bool:
-    return any(not _is_consonant(stem_, i) for i in range(len(stem_)))
+    return "v" in _kinds(stem_)
 
 
 def _ends_double(word: str) -> bool:
-    return len(word) > 1 and word[-1] == word[-2] and _is_consonant(word, len(word) - 1)
+    return len(word) > 1 and word[-1] == word[-2] and _kinds(word)[-1] == "c"
 
 
 def _ends_cvc(word: str) -> bool:
-    n = len(word)
-    return (
-        n > 2
-        and _is_consonant(word, n - 3)
-        and not _is_consonant(word, n - 2)
-        and _is_consonant(word, n - 1)
-        and word[-1] not in "wxy"
-    )
+    return _kinds(word)[-3:] == "cvc" and word[-1] not in "wxy"
 
 
 # The longest suffix that fits is the one that counts, so they stand in that order.
