@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.comparison_page import RESULTS
 from benchmarks.derived_rows import OURS, OURS_GRPO, TRL, skill_ratios
 from benchmarks.harness import Report
 from benchmarks.peers.sides import Numbers, Side, peer_versions
@@ -92,11 +93,18 @@ def run(report: Report) -> None:
         for learner in learners:
             learner.side.close()
             results.append(learner.result())
+        _tell(report, results, limit)
+
+
+def _tell(report: Report, results: list[dict[str, Any]], limit: float) -> None:
+    """The rows of the seeds so far, kept at once: a seed takes a quarter of an hour, and the next may be cut short."""
     report.raw |= {"wanted": WANTED, "limit_seconds": limit, "runs": results}
+    report.rows.clear()
     for name in SIDES:
         _row(report, name, [result for result in results if result["side"] == name])
     for row in skill_ratios(results):
         report.row(**row)
+    report.write(RESULTS)
 
 
 def _row(report: Report, name: str, results: Sequence[dict[str, Any]]) -> None:
