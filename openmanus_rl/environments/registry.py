@@ -70,7 +70,7 @@ def env_names() -> dict[str, Registered]:
 
 def full_name(name: str) -> str:
     """The registered name that an alias stands for; any other name stays as it is."""
-    return next((full for full, entry in env_names().items() if name in entry.aliases), name)
+    return next((full for full, entry in ENVIRONMENTS.items() if name in entry.aliases), name)
 
 
 def make_env(name: str, **options: Any) -> TextEnv:
@@ -106,15 +106,17 @@ def _taken(options: dict[str, Any], name: str) -> dict[str, Any]:
 
 def env_class(name: str) -> Callable[..., Any]:
     """What is called to make an environment of this name."""
-    known = env_names()
-    if (full := full_name(name)) in known:
-        return _load(known[full].path, name)
+    if (full := full_name(name)) in ENVIRONMENTS:
+        return _load(ENVIRONMENTS[full].path, name)
     if name.startswith(REMOTE_PREFIX):
         from openmanus_rl.environments.remote.client import RemoteEnv
 
         return partial(RemoteEnv, name.removeprefix(REMOTE_PREFIX))
     if ":" in name:
         return _load(name, name)
+    known = env_names()  # last, because it reads a file of every installed package
+    if name in known:
+        return _load(known[name].path, name)
     names = [n for full, entry in known.items() for n in (full, *entry.aliases)]
     close = get_close_matches(name, names, n=1)
     guess = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}, module:Class or remote:URL"

@@ -30,7 +30,14 @@ def test_engines_of_their_own_change_nothing(straight: Path, tmp_path: Path) -> 
     same_weights(tmp_path, straight, 2)
 
 
-@pytest.mark.parametrize("then", ["trainer.n_cpu_workers=1", "trainer.n_cpu_workers=3", "trainer.backend=local"])
+@pytest.mark.parametrize(
+    "then",
+    [
+        "trainer.n_cpu_workers=1",
+        pytest.param("trainer.n_cpu_workers=3", marks=pytest.mark.slow),
+        "trainer.backend=local",
+    ],
+)
 def test_a_run_goes_on_on_other_ranks(then: str, two_ranks: Path, straight: Path, tmp_path: Path) -> None:
     shutil.copytree(two_ranks, tmp_path, dirs_exist_ok=True)
     ray_run(tmp_path, then)
