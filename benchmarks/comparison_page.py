@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks import comparison_texts as texts
 from benchmarks.derived_rows import completed
-from benchmarks.goals import GOALS, Record, Row, one_run
+from benchmarks.goals import GOALS, Record, Row, one_run, why_repeat
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -39,7 +39,7 @@ def measured(record: Record) -> str:
     text += f", {_versions(record['versions'])}" if record.get("versions") else ""
     beside = [f"{name}: {_versions(packages)}" for name, packages in record.get("peers", {}).items()]
     told = ". ".join([text, *beside, f"`python -m benchmarks {record['benchmark']}`"])
-    return f"{told}\n\nTo be repeated: {record['since_then']}" if "since_then" in record else told
+    return f"{told}\n\nTo be repeated: {why}" if (why := why_repeat(record)) else told
 
 
 def _versions(packages: dict[str, str]) -> str:
@@ -183,7 +183,12 @@ def _skill(record: Record) -> str:
         curve = " ".join(f"{100 * point['success']:.0f}" for point in run["curve"])
         runs.append(f"| {run['side']} | {run['seed']} | {after} | {curve} |")
     text = texts.SKILL.format(minutes=record["raw"]["limit_seconds"] / 60)
-    return "\n\n".join([text, measured(record), table(columns, rows), _ratios(record), "\n".join(runs)])
+    columns_of_ratios = {
+        "median": "ratio", "lowest": "lowest", "highest": "highest", "rounds": "seeds",
+        "finished": "first learned it", "base_finished": "second learned it",
+    }  # fmt: skip
+    ratios = table(columns_of_ratios, [row for row in record["rows"] if "median" in row])
+    return "\n\n".join([text, measured(record), table(columns, rows), ratios, "\n".join(runs)])
 
 
 SECTIONS: dict[str, Callable[[Record], str]] = {

@@ -18,10 +18,12 @@ that of [vLLM rollouts](vllm.md) (`.venv-vllm/bin/python -m benchmarks.vllm`, wh
 learn takes hours, and is measured study by study: [Results](results.md), `python -m benchmarks.learning STUDY`.
 
 Peers are those of `constraints-peers.txt` (TRL 1.16) and `constraints-vllm.txt` (vLLM 0.32 for CPUs), with torch and
-transformers in the versions that we are measured with. Every side is a process of its own that does one round when it
-is told to, so that sides take turns and noise hits all of them alike. Figures are medians; a ratio is the median of
-the ratios of rounds that were measured one after the other, with the lowest and the highest. Everybody has **one
-thread**: the machine's two cores are shared with others, and two threads then wait for each other.
+transformers in the versions that we are measured with. TRL, vLLM and we beside them are processes that do one round
+when they are told to, so that sides take turns and noise hits all of them alike; the bare loops of "Update" and
+TextWorld, which is installed in our environment, take turns with us in one process. Figures are medians; a ratio is the
+median of the ratios of rounds that were measured one after the other, with the lowest and the highest, but for
+ALFWorld's, which are of one pass over all games. Everybody has **one thread**: the machine's two cores are shared with
+others, and two threads then wait for each other.
 """
 
 GOALS = """
@@ -31,7 +33,7 @@ GOALS = """
 AFTER_GOALS = """
 Where a goal is missed, the section says why. "In the median" means that the median meets it and the worst round does
 not. A goal without a measurement is one whose benchmark, or whose other side, has not been run. "To be
-repeated" means that the code has changed since then, as the section says, or that what was measured is no commit.
+repeated" means that the code has changed since then, or that what was measured is no commit; the section says which.
 """
 
 ROLLOUT = """
@@ -159,6 +161,7 @@ KL, its default. An invalid action has a price in ours, at its own turn; TRL kno
 plain one. All start from the same weights and play the same tasks in the same order, 16 groups of 8 a step, two
 optimizer steps each. They take turns, step by step. Every 5 steps all are evaluated by the same function, on nobody's
 clock. Who does not get there in {minutes:.0f} minutes of its own training, or in the recipe's steps, is "not reached",
-and counts in the ratio with the time it had; a seed that neither side of a ratio learned is left out of it. "TRL, GRPO
-over this package, GRPO" compares the same algorithm; the first ratio is also one of algorithms.
+and counts in the ratio with the time it had where the other side learned it sooner; where the side that is to be
+sooner did not learn it, the ratio is 0. A seed that neither side learned is left out. "TRL, GRPO over this package,
+GRPO" compares the same algorithm; the first ratio is also one of algorithms.
 """

@@ -47,13 +47,17 @@ def skill_ratios(runs: Sequence[Row]) -> list[Row]:
 
 
 def _skill_ratio(runs: Sequence[Row], name: str, base: str) -> Row | None:
-    """Whoever was not done counts with the time it had; a seed that neither learned says nothing, and is left out."""
+    """A seed that neither learned says nothing, and is left out.
+
+    Where only `base` learned it, the other counts with the time it had, so the ratio is at least that. Where only the
+    other did, `base` was not sooner at all: the ratio is 0, whatever time it had.
+    """
     of_base = {run["seed"]: run for run in runs if run["side"] == base}
     pairs = [(run, of_base[run["seed"]]) for run in runs if run["side"] == name and run["seed"] in of_base]
     pairs = [pair for pair in pairs if any(run["reached"] is not None for run in pair)]
     if not pairs:
         return None
-    found = [_seconds(run) / _seconds(beside) for run, beside in pairs]
+    found = [_seconds(run) / _seconds(beside) if beside["reached"] is not None else 0.0 for run, beside in pairs]
     finished, base_finished = (sum(run["reached"] is not None for run in side) for side in zip(*pairs, strict=True))
     what = f"{name} over {base}, seconds"
     return {"what": what, **spread(found), "finished": finished, "base_finished": base_finished}

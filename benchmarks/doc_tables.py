@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.comparison_page import measured
+
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 END = "<!-- end of numbers -->\n"
@@ -87,7 +89,7 @@ def filled(name: str, text: str) -> str:
     """A page with the numbers of a benchmark in their place."""
     kept = json.loads((HERE / "results" / f"{name}.json").read_text(encoding="utf-8"))
     begin = f"<!-- numbers: python -m benchmarks {name} -->\n"
-    lines = [f"Measured {kept['when'][:10]} on {kept['machine']}.", "", *TABLES[name][1](kept["rows"])]
+    lines = [measured(kept), "", *TABLES[name][1](kept["rows"])]
     made, count = re.subn(
         f"(?s){re.escape(begin)}.*?{re.escape(END)}", lambda _: f"{begin}\n{chr(10).join(lines)}\n\n{END}", text
     )

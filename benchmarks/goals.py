@@ -18,14 +18,20 @@ def one_run(row: Row) -> bool:
     return bool(row.get("rounds", 1 if row["lowest"] == row["highest"] else 2) == 1)
 
 
-def to_be_repeated(record: Record) -> bool:
-    """Whether its numbers are of other code than there is, or of code that nobody can get: no commit, or changed after.
+def why_repeat(record: Record) -> str:
+    """Why its numbers are not of the code that there is, or of code that nobody can get; nothing where they are.
 
-    >>> [to_be_repeated({"commit": of}) for of in ("beccb0a", "beccb0a, changed", "unknown")], to_be_repeated({})
-    ([False, True, True], True)
+    >>> why_repeat({"commit": "beccb0a"}), why_repeat({})
+    ('', 'its commit was not written down.')
+    >>> why_repeat({"commit": "beccb0a, changed"})
+    'the code was changed after that commit.'
     """
+    if "since_then" in record:
+        return str(record["since_then"])
     commit = record.get("commit", "unknown")
-    return "since_then" in record or commit == "unknown" or commit.endswith(", changed")
+    if commit == "unknown":
+        return "its commit was not written down."
+    return "the code was changed after that commit." if commit.endswith(", changed") else ""
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Goal:
         row = next((row for row in record["rows"] if row["what"] == self.row and self.number in row), None)
         if row is None:
             return f"| {self.text} | not measured | unknown |"
-        met = self._met(row) + ("; to be repeated" if to_be_repeated(record) else "")
+        met = self._met(row) + ("; to be repeated" if why_repeat(record) else "")
         return f"| {self.text} | {self.form.format(row[self.number])}{self._range(row)} | {met} |"
 
     def _has_range(self, row: Row) -> bool:

@@ -97,10 +97,10 @@ def test_the_same_algorithm_is_compared_too() -> None:
         run("this package, GRPO", 1, 300.0),
     ]
     found = {row["what"]: row for row in skill_ratios(runs)}
-    # Seed 1: neither TRL nor the recipe learned it, which says nothing; GRPO did, and the recipe had 100 s.
+    # Seed 1: neither TRL nor the recipe learned it, which says nothing of them; GRPO did, so the recipe was not sooner.
     assert found["this package, GRPO over this package, default recipe, seconds"] == {
         "what": "this package, GRPO over this package, default recipe, seconds",
-        "median": 2.5, "lowest": 2.0, "highest": 3.0, "rounds": 2, "finished": 2, "base_finished": 1,
+        "median": 1.0, "lowest": 0.0, "highest": 2.0, "rounds": 2, "finished": 2, "base_finished": 1,
     }  # fmt: skip
     assert found["TRL, GRPO over this package, default recipe, seconds"]["median"] == 7.0
     same = found["TRL, GRPO over this package, GRPO, seconds"]
@@ -108,6 +108,15 @@ def test_the_same_algorithm_is_compared_too() -> None:
         "what": "TRL, GRPO over this package, GRPO, seconds",
         "median": 3.25, "lowest": 3.0, "highest": 3.5, "rounds": 2, "finished": 1, "base_finished": 2,
     }  # fmt: skip
+
+
+def test_a_side_that_did_not_learn_the_task_was_not_sooner() -> None:
+    goal = next(goal for goal in GOALS if "both with GRPO" in goal.text)
+    runs = []
+    for seed in range(3):
+        runs += [run("TRL, GRPO", seed, 720.0), run("this package, GRPO", seed, 200.0, reached=False)]
+    record = {"benchmark": "time_to_skill", "commit": "beccb0a", "rows": skill_ratios(runs)}
+    assert "| 0.0 x (0.0 x to 0.0 x) | **no** |" in goal.line({"time_to_skill": record})
 
 
 def test_rows_that_are_there_are_not_computed_again() -> None:
