@@ -26,6 +26,10 @@ validations included, on the cores of the last column; other work may have share
 success of the sampled training episodes, mean over the whole run: who learns sooner has more of it. The same command
 may end a little differently: the engine takes as many threads as it finds fastest, and rounding follows the threads
 ([rollouts](rollouts.md)).
+
+PPO, GRPO and GiGPO are compared on `default`, with three seeds each and the same budget. The other recipes take half an
+hour or more, and are measured with the algorithm that they name and one seed: their intervals are those of the games,
+not of another seed.
 """
 
 STEP_GROUPS = """What GiGPO's step groups add to GRPO here. The reward comes with the last step only, so a lost episode

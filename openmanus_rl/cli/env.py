@@ -83,29 +83,38 @@ def browse(
     host: Annotated[str, typer.Option(help="Others than this machine can come in only if it is not loopback.")] = (
         "127.0.0.1"
     ),
+    token: Annotated[
+        str,
+        typer.Option(envvar="OPENMANUS_RL_TOKEN", show_default=False, help="Wanted first: open /?token=TOKEN."),
+    ] = "",
 ) -> None:
     """Shop by hand in a web page, for the same goals as the agent."""
     from openmanus_rl.config.problems import ConfigError, Problem
     from openmanus_rl.environments.registry import env_class, make_env
     from openmanus_rl.environments.webshop.env import WebshopEnv
-    from openmanus_rl.web.requests import is_loopback
+    from openmanus_rl.web.requests import check_secret, is_loopback
 
     keywords = parse_options(options)
     try:
+        check_secret(token or None, "a token")
         if env_class(name) is not WebshopEnv:
             raise ValueError(f"{name} has no page to look at; webshop has")
         make_env(name, **keywords).close()
         from openmanus_rl.environments.webshop.browse import make_app
 
-        page = make_app(keywords, host)
+        page = make_app(keywords, host, token or None)
     except (ValueError, TypeError, OSError) as error:
         raise ConfigError([Problem(str(error))]) from None
-    if not is_loopback(host):
-        print(f"warning: {host} can be reached from other machines: whoever reaches it can shop here.", file=sys.stderr)
-    _serve(page, host, port)
+    if not token and not is_loopback(host):
+        print(
+            f"warning: {host} can be reached from other machines: whoever reaches it can shop here. "
+            "Set $OPENMANUS_RL_TOKEN.",
+            file=sys.stderr,
+        )
+    _serve(page, host, port, "open it with /?token=TOKEN; " if token else "")
 
 
-def _serve(page: object, host: str, port: int) -> None:
+def _serve(page: object, host: str, port: int, hint: str) -> None:
     """Serve until interrupted; the address is printed once it can be opened."""
     import uvicorn
 
@@ -118,7 +127,7 @@ def _serve(page: object, host: str, port: int) -> None:
         raise ConfigError([Problem(str(error))]) from None
     with listening:
         shown = f"[{host}]" if ":" in host else host
-        print(f"open http://{shown}:{listening.getsockname()[1]}  (Ctrl-C ends it)", flush=True)
+        print(f"open http://{shown}:{listening.getsockname()[1]}  ({hint}Ctrl-C ends it)", flush=True)
         uvicorn.Server(uvicorn.Config(page, log_level="warning")).run(sockets=[listening])  # type: ignore[arg-type]
 
 

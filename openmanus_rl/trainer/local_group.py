@@ -18,7 +18,14 @@ from openmanus_rl.rollout.weight_images import images
 from openmanus_rl.trainer.ending import end_stuck_run
 from openmanus_rl.trainer.engines import make_vllm
 from openmanus_rl.trainer.weight_sync import check_published, probe_requests, tensors_that_differ
-from openmanus_rl.trainer.worker_group import actor_seed, critic_seed, make_actor, make_critic, mini_batch_sizes
+from openmanus_rl.trainer.worker_group import (
+    actor_seed,
+    begin_update,
+    critic_seed,
+    make_actor,
+    make_critic,
+    mini_batch_sizes,
+)
 from openmanus_rl.workers.lora import LoraAdapters
 from openmanus_rl.workers.model import load_model, load_tokenizer, save_model
 
@@ -112,11 +119,13 @@ class LocalWorkerGroup:
         """Train the critic on a batch; nothing where there is none."""
         if self.critic is None:
             return {}
+        begin_update(self.critic, self.config, seed)
         return self.critic.update_critic(batch, self.mini_batches[1], np.random.default_rng(critic_seed(seed)))
 
     def update_actor(self, batch: Batch, seed: tuple[int, ...], rollout_logprobs: Tensor | None) -> dict[str, float]:
         """Train the policy on a batch."""
         rng = np.random.default_rng(actor_seed(seed))
+        begin_update(self.actor, self.config, seed)
         return self.actor.update_actor(batch, self.mini_batches[0], rng, rollout_logprobs)
 
     def publish_weights(self, version: int) -> dict[str, float]:

@@ -169,9 +169,10 @@ class TrainingRank(ServesClients):
 
     def update_critic(self, batch: Batch, seed: tuple[int, ...]) -> dict[str, float] | None:
         """Train the critic."""
-        from openmanus_rl.trainer.worker_group import critic_seed
+        from openmanus_rl.trainer.worker_group import begin_update, critic_seed
 
         assert self.critic is not None
+        begin_update(self.critic, self.config, seed)
         rng = np.random.default_rng(critic_seed(seed))
         return self._first(self.critic.update_critic(self._here(batch), self.mini_batches[1], rng))
 
@@ -179,8 +180,9 @@ class TrainingRank(ServesClients):
         self, batch: Batch, seed: tuple[int, ...], rollout_logprobs: Tensor | None
     ) -> dict[str, float] | None:
         """Train the policy."""
-        from openmanus_rl.trainer.worker_group import actor_seed
+        from openmanus_rl.trainer.worker_group import actor_seed, begin_update
 
+        begin_update(self.actor, self.config, seed)
         rng = np.random.default_rng(actor_seed(seed))
         if rollout_logprobs is not None:
             rollout_logprobs = rollout_logprobs.to(self.device)

@@ -1,4 +1,7 @@
-"""Steps that train nothing: gradients that are not finite, or no group left to learn from. A few are no harm."""
+"""Steps that train nothing: gradients that are not finite, or no group left to learn from. A few are no harm.
+
+Neither are steps in which every episode was won.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ class Standstill:
 
     def note(self, step: int, metrics: Mapping[str, float]) -> None:
         """Look at a step's metrics; NothingToLearnError or NotFiniteError when there have been too many such steps."""
-        if self._too_many("batch", is_empty(metrics)):
+        # Where everything was won nothing is wrong: other tasks may still have something to learn.
+        if self._too_many("batch", is_empty(metrics) and metrics.get("success", 0.0) < 1.0):
             raise NothingToLearnError(
                 f"step {step}: nothing was left to learn from in {self.steps['batch']} steps in a row{_why(metrics)}. "
                 "Start from a model that sometimes wins (warm_start, sft) or from easier tasks, sample more widely "

@@ -67,10 +67,10 @@ class WorkerGroup(Protocol):
         """The critic's values, of some samples only, if given; None where there is no critic."""
 
     def update_critic(self, batch: Batch, seed: tuple[int, ...]) -> dict[str, float]:
-        """Train the critic on a batch; nothing where there is none."""
+        """Train the critic on a batch; nothing where there is none. `seed`: the run's, and the step."""
 
     def update_actor(self, batch: Batch, seed: tuple[int, ...], rollout_logprobs: Tensor | None) -> dict[str, float]:
-        """Train the policy on a batch."""
+        """Train the policy on a batch. `seed`: the run's, and the step."""
 
     def publish_weights(self, version: int) -> dict[str, float]:
         """The engines sample from the new weights from now on; how close they are to the trainer, as metrics."""
@@ -133,6 +133,13 @@ def make_critic(config: Config, model: Any, world: World = ALONE) -> CriticWorke
         network, critic, epochs, max_tokens, updates, section.model.dtype or "float32",
         section.model.enable_gradient_checkpointing, world,
     )  # fmt: skip
+
+
+def begin_update(worker: ActorRolloutRefWorker | CriticWorker, config: Config, seed: tuple[int, ...]) -> None:
+    """An update begins: the learning rate is that of its step, the last number of `seed`."""
+    steps = config.trainer.total_training_steps
+    assert steps is not None
+    worker.optimizer.begin(seed[-1], steps)
 
 
 def mini_batch_sizes(config: Config) -> tuple[int, int]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
-from fastapi.responses import RedirectResponse
 
 from openmanus_rl.viewer import page
 from openmanus_rl.viewer.compare import compare_runs, same_tasks
@@ -15,6 +12,7 @@ from openmanus_rl.viewer.detail import episode_detail
 from openmanus_rl.viewer.overview import overview, summary
 from openmanus_rl.viewer.run_files import NotThereError
 from openmanus_rl.viewer.tokens import find_tokenizer
+from openmanus_rl.web.door import Door
 from openmanus_rl.web.requests import LocalOnly
 
 if TYPE_CHECKING:
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from openmanus_rl.viewer.tokens import Pieces
 
 TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
-COOKIE = "openmanus-view"
-WANTS_TOKEN = "this page wants its token: open it as /?token=TOKEN"
 
 
 def make_app(runs: Sequence[RunFiles], local: bool = True, token: str | None = None) -> FastAPI:
@@ -39,10 +35,12 @@ def make_app(runs: Sequence[RunFiles], local: bool = True, token: str | None = N
     served, policy = page.served_page()
     tokenizers: dict[int, Pieces | None] = {}
 
-    @app.middleware("http")
+    if token is not None:
+        app.middleware("http")(Door("view", token))
+
+    @app.middleware("http")  # around the door: its answers have these headers, too
     async def guarded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        refused = None if token is None else _at_the_door(request, token)
-        response = await call_next(request) if refused is None else refused
+        response = await call_next(request)
         response.headers["Content-Security-Policy"] = policy
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"
@@ -96,27 +94,6 @@ def make_app(runs: Sequence[RunFiles], local: bool = True, token: str | None = N
         return _json(same_tasks(_run(runs, left), _run(runs, right)))
 
     return app
-
-
-def _at_the_door(request: Request, token: str) -> Response | None:
-    """None for whoever may come in: with the token as a bearer's, or with the cookie that `/?token=TOKEN` gives."""
-    pass_ = hashlib.sha256(f"viewer {token}".encode()).hexdigest()  # a cookie cannot hold every character
-    shown = request.query_params.get("token")
-    if request.url.path == "/" and shown is not None:
-        if not _equal(shown, token):
-            return Response(WANTS_TOKEN, 401)
-        answer = RedirectResponse("/", 303)  # so that the token does not stay in the address
-        answer.set_cookie(COOKIE, pass_, httponly=True, samesite="strict")
-        return answer
-    if _equal(request.cookies.get(COOKIE, ""), pass_):
-        return None
-    if _equal(request.headers.get("authorization", ""), f"Bearer {token}"):
-        return None
-    return Response(WANTS_TOKEN, 401)
-
-
-def _equal(given: str, wanted: str) -> bool:
-    return secrets.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
 
 
 def _run(runs: Sequence[RunFiles], number: int) -> RunFiles:

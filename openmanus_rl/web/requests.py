@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 
 # A client that sends its body byte by byte must not hold a place for ever.
 BODY_SECONDS = 60.0
@@ -55,7 +55,7 @@ def check_bearer(scope: dict[str, Any], token: str | None, wanted: str) -> None:
 
 
 async def read_body(
-    receive: Callable[[], Awaitable[dict[str, Any]]], limit: int, seconds: float | None = None
+    receive: Callable[[], Awaitable[MutableMapping[str, Any]]], limit: int, seconds: float | None = None
 ) -> bytes:
     """The body, counted as it arrives: a length may be left out, or be a lie; within `seconds` (BODY_SECONDS)."""
     seconds = BODY_SECONDS if seconds is None else seconds
@@ -66,7 +66,7 @@ async def read_body(
         raise RequestRefusedError(408, f"the request did not arrive within {seconds:g} s") from None
 
 
-async def _read_body(receive: Callable[[], Awaitable[dict[str, Any]]], limit: int) -> bytes:
+async def _read_body(receive: Callable[[], Awaitable[MutableMapping[str, Any]]], limit: int) -> bytes:
     parts, size = [], 0
     while True:
         message = await receive()

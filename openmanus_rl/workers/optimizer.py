@@ -37,6 +37,14 @@ class Optimizer:
         self.steps = 0
         self._set_rate()
 
+    def begin(self, training_step: int, of: int) -> None:
+        """A step of training begins (from 1, `of` so many): the schedule is where that step has it.
+
+        So it ends with the run, even if steps before made fewer updates, having had fewer groups, or none.
+        """
+        self.steps = (training_step - 1) * self.total_steps // of
+        self._set_rate()
+
     @property
     def rate(self) -> float:
         """The learning rate of the next step."""

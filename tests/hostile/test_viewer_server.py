@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from openmanus_rl.cli.view import view
-from openmanus_rl.viewer.app import COOKIE, make_app
+from openmanus_rl.viewer.app import make_app
 from openmanus_rl.viewer.run_files import RunFiles
 from openmanus_rl.viewer.server import serve
 from tests.hostile.fuzz import fuzzed
@@ -124,7 +124,7 @@ def test_nobody_comes_in_without_the_token(guarded: TestClient) -> None:
     for path in PATHS:
         for headers in (
             {}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN}x"},
-            {"Cookie": f"{COOKIE}={'0' * 64}"}, {"Cookie": f"{COOKIE}=é"},
+            {"Cookie": f"openmanus-view={'0' * 64}"}, {"Cookie": "openmanus-view=é"},
         ):  # fmt: skip
             answer = guarded.get(path, headers={name: value.encode() for name, value in headers.items()})
             assert (answer.status_code, TOKEN in answer.text) == (401, False)

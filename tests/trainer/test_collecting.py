@@ -134,6 +134,7 @@ def test_too_many_failures_end_the_run_after_the_round_that_brought_them(
 def test_an_empty_batch_is_skipped_and_what_was_dropped_is_told(tmp_path: Path) -> None:
     penalty = "actor_rollout_ref.actor.use_invalid_action_penalty=false"
     run.train(small_config(tmp_path, "algorithm.filter_groups.enable=true", penalty))
+    assert len(told(tmp_path)) == 5
     for line in told(tmp_path)[1:]:
         # A tiny random model never wins a bandit round: every group scores nothing, so nothing is left.
         assert line["skipped/empty_batch"] == 1.0

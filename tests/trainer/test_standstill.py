@@ -41,6 +41,16 @@ def test_so_many_steps_in_a_row_without_a_batch_are_too_many() -> None:
         counted.note(9, empty)
 
 
+def test_steps_in_which_everything_was_won_are_not() -> None:
+    counted, solved = Standstill(), {"skipped/empty_batch": 1.0, "filtered_groups": 2.0, "success": 1.0}
+    for step in range(2 * STEPS_WITHOUT_UPDATE):
+        counted.note(step, solved)
+    for step in range(STEPS_WITHOUT_UPDATE - 1):
+        counted.note(step, solved | {"success": 0.9})
+    with pytest.raises(NothingToLearnError, match="success is 90 %"):
+        counted.note(9, solved | {"success": 0.9})
+
+
 def test_a_run_in_which_all_groups_are_filtered_says_so_and_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

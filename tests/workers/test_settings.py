@@ -153,6 +153,17 @@ def test_mini_batches_and_epochs_are_optimizer_steps_and_the_schedule_knows_how_
     assert steps_of(group(use_kl_loss=False, critic=own)) == (1, 18)
 
 
+def test_the_schedule_ends_with_the_run_however_few_groups_its_steps_had() -> None:
+    optim = {"lr": 0.1, "warmup_style": "linear", "min_lr_ratio": 0.0}
+    workers = group(use_kl_loss=False, ppo_mini_batch_size=2, optim=optim, critic={"optim": optim})
+    few = make_batch(
+        samples=4, groups=2
+    )  # one update, where three were planned; steps 2 to 9 had nothing to learn from
+    for step, rate in ((1, 0.1), (10, 0.01)):
+        assert workers.update_actor(few, (0, step), None)["lr"] == pytest.approx(rate)
+        assert workers.update_critic(few, (0, step))["lr"] == pytest.approx(rate)
+
+
 @pytest.mark.parametrize(("checkpointed", "times"), [(False, 1), (True, 2)])
 def test_gradient_checkpointing_computes_every_block_of_actor_and_critic_again(checkpointed: bool, times: int) -> None:
     workers = group(use_kl_loss=False, model={"enable_gradient_checkpointing": checkpointed})

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import OPTConfig, OPTForCausalLM
 
 from openmanus_rl.config.learning import ActorConfig, ActorRolloutRefConfig, CriticConfig, CriticOptim, Optim
 from openmanus_rl.data.batch import Batch
@@ -47,6 +48,18 @@ def test_packed_log_probs_are_those_of_each_sequence_alone(kind: str, max_tokens
     batch = make_batch()
     expected = plain_logprobs(make_model(kind), batch)
     assert torch.allclose(worker(kind, max_tokens).compute_log_prob(batch), expected, atol=1e-5)
+
+
+def test_nothing_is_left_out_at_random_while_training() -> None:
+    """OPT hands its dropout to a function, and leaves out layers; GPT-2 has modules for it."""
+    sizes = {"hidden_size": 64, "word_embed_proj_dim": 64, "ffn_dim": 128, "num_hidden_layers": 3}
+    opt = OPTForCausalLM(OPTConfig(vocab_size=320, num_attention_heads=4, dropout=0.3, layerdrop=0.5, **sizes))
+    batch = make_batch()
+    packed, targets = Packed(batch.token_ids, batch.position_ids, batch.cu_seqlens), batch.action_mask.nonzero()[:, 0]
+    for model in (opt.eval(), make_model("gpt2")):
+        prepare(model)
+        expected = token_logprobs(model, packed, targets)[0]
+        assert torch.equal(token_logprobs(model.train(), packed, targets)[0], expected)
 
 
 def test_log_probs_are_at_the_temperature_of_sampling() -> None:
@@ -123,15 +136,21 @@ def test_the_update_moves_log_probs_the_way_of_the_advantages() -> None:
 
 
 def test_tokens_the_agent_did_not_write_have_no_gradient_of_their_own() -> None:
-    """Another prompt token at the very end of what is read, which no action depends on, changes nothing."""
-    batch = make_batch(samples=1, groups=1)
-    last = int(batch.action_mask.nonzero()[-1])
-    assert last == batch.n_tokens - 1
-    actor = worker()
-    metrics = actor.update_actor(
-        batch.with_columns(advantages=torch.zeros(batch.n_tokens)), 1, np.random.default_rng(0)
-    )
-    assert metrics["policy_loss"] == 0.0
+    """Whatever stands in their columns (which `Batch` would refuse) changes nothing."""
+    clean = make_batch()
+    assert clean.advantages is not None
+    junk = copy.copy(clean)
+    written = clean.action_mask
+    object.__setattr__(junk, "advantages", torch.where(written, clean.advantages, 1e6))
+    object.__setattr__(junk, "old_logprobs", torch.where(written, clean.old_logprobs, -7.0))
+    after = []
+    for batch in (clean, junk):
+        actor = worker()
+        before = weights(actor.model).clone()
+        actor.update_actor(batch, 3, np.random.default_rng(0))
+        after.append(weights(actor.model))
+        assert not torch.equal(before, after[-1])
+    assert torch.equal(*after)
 
 
 def test_a_gradient_that_is_not_finite_moves_nothing() -> None:

@@ -1,13 +1,13 @@
 """The shop as a web page, so that a person sees what the agent sees and can shop for the same goal.
 
 `openmanus-rl env browse webshop` serves it. Each visit is an environment of its own, kept in memory under a random
-name; everything shown is escaped.
+name; everything shown is escaped. Visits, their actions and whatever is sent have limits.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from importlib.resources import files
 from threading import Lock
@@ -20,13 +20,16 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from openmanus_rl.environments.base import SPLITS
 from openmanus_rl.environments.webshop.env import WebshopEnv
-from openmanus_rl.web.requests import LocalOnly, is_loopback
+from openmanus_rl.web.door import Door
+from openmanus_rl.web.requests import LocalOnly, RequestRefusedError, is_loopback, read_body
 
 if TYPE_CHECKING:
     from openmanus_rl.environments.base import Info
 
 MAX_VISITS = 100
 MAX_BODY = 10_000
+MAX_ACTIONS = 100
+"""That are remembered of a visit; it may go on."""
 
 
 @dataclass(slots=True)
@@ -36,7 +39,7 @@ class Visit:
     env: WebshopEnv
     task: str
     info: Info
-    actions: list[tuple[str, bool]] = field(default_factory=list)
+    actions: deque[tuple[str, bool]] = field(default_factory=lambda: deque(maxlen=MAX_ACTIONS))
     lock: Lock = field(default_factory=Lock)
 
     def act(self, action: str) -> None:
@@ -48,9 +51,14 @@ class Visit:
             self.actions.append((action, bool(self.info["action_valid"])))
 
 
-def make_app(options: dict[str, Any], host: str = "127.0.0.1") -> FastAPI:
-    """The web application; `options` are those of the environment, `host` the address it is served on."""
+def make_app(options: dict[str, Any], host: str = "127.0.0.1", token: str | None = None) -> FastAPI:
+    """The web application; `options` are those of the environment, `host` the address it is served on.
+
+    `token` is wanted first.
+    """
     app = FastAPI(title="OpenManus-RL WebShop", docs_url=None, redoc_url=None, openapi_url=None)
+    if token is not None:
+        app.middleware("http")(Door("browse", token))
     if is_loopback(host):
         app.add_middleware(LocalOnly)
     visits: OrderedDict[str, Visit] = OrderedDict()
@@ -87,11 +95,12 @@ def make_app(options: dict[str, Any], host: str = "127.0.0.1") -> FastAPI:
     @app.post("/visit/{name}")
     async def act(name: str, request: Request) -> RedirectResponse:
         visit = find(name)
-        body = b""
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_BODY:
-                raise HTTPException(413, "That is too long.")
+        try:
+            body = await read_body(request.receive, MAX_BODY)
+        except RequestRefusedError as refused:
+            raise HTTPException(
+                refused.status, "That is too long." if refused.status == 413 else str(refused)
+            ) from None
         form = parse_qs(body.decode("utf-8", "replace"))
         action = form["action"][0] if "action" in form else f"search[{form.get('query', [''])[0]}]"
         visit.act(action)

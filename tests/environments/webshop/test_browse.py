@@ -1,5 +1,6 @@
 """The shop as a web page: shopping by hand, hostile text, and what is refused."""
 
+import asyncio
 import re
 from typing import Any
 
@@ -8,6 +9,7 @@ from fastapi.testclient import TestClient
 
 from openmanus_rl.environments.webshop import browse
 from openmanus_rl.environments.webshop.env import WebshopEnv
+from openmanus_rl.web import requests
 from openmanus_rl.web.server import listen
 from tests.cli.conftest import Command, command
 
@@ -75,6 +77,44 @@ def test_what_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) ->
     assert client.get(str(page.url)).status_code == 404
 
 
+def test_a_visit_remembers_so_many_actions_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browse, "MAX_ACTIONS", 3)
+    client = TestClient(browse.make_app({}), base_url="http://127.0.0.1")
+    page = client.get("/")
+    for number in range(5):
+        page = act(client, page, query=f"lamp {number}")
+    assert re.findall(r"<li>search\[(.*?)\]", page.text) == ["lamp 2", "lamp 3", "lamp 4"]
+
+
+def test_a_body_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "BODY_SECONDS", 0.01)
+    client = TestClient(browse.make_app({}), base_url="http://127.0.0.1")
+    path, sent = client.get("/").url.path, []
+
+    async def silent() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost")]
+    asyncio.run(
+        client.app(
+            {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}, silent, send
+        )
+    )
+    assert sent[0]["status"] == 408
+
+
+def test_the_token_is_wanted_first() -> None:
+    client = TestClient(browse.make_app({}, "0.0.0.0", "sesame"), base_url="http://shop.example")
+    for path in ("/", "/?token=wrong", "/visit/nobody"):
+        assert client.get(path).status_code == 401
+    assert client.post("/visit/nobody").status_code == 401
+    assert client.get("/?token=sesame").url.path.startswith("/visit/")
+    assert client.get("/visit/nobody").status_code == 404
+
+
 def test_an_address_that_others_can_reach_is_told(command: Command) -> None:
     """On ports that are taken, so that nothing is served."""
     for host, warned in (("0.0.0.0", True), ("127.0.0.1", False)):
@@ -82,3 +122,8 @@ def test_an_address_that_others_can_reach_is_told(command: Command) -> None:
             found = command("env", "browse", "webshop", "--host", host, "--port", taken.getsockname()[1])
         assert (found.code, "cannot listen on" in found.err) == (2, True)
         assert (f"warning: {host} can be reached from other machines" in found.err) is warned
+    with listen("0.0.0.0", 0) as taken:
+        port = taken.getsockname()[1]
+        found = command("env", "browse", "webshop", "--host", "0.0.0.0", "--port", port, "--token", "sesame")
+    assert "warning" not in found.err
+    assert "a token is printable ASCII" in command("env", "browse", "webshop", "--token", "\u00e9").err
