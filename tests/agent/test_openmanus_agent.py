@@ -18,9 +18,11 @@ from openmanus_rl.data.trajectory import StopReason, Trajectory
 from openmanus_rl.environments.base import TextEnv
 from openmanus_rl.environments.grid import GridEnv
 from openmanus_rl.environments.registry import make_env
+from openmanus_rl.rewards.components import GoalReward, RewardContext
 from openmanus_rl.rollout.engine import Completion, Engine, Request, SamplingParams, failed
 from openmanus_rl.rollout.local_engine import LocalEngine
 from openmanus_rl.rollout.scripted_engine import ScriptedEngine
+from openmanus_rl.trainer.stages import rollout_metrics
 from tests.rollout.models import make_model, tokenizer
 
 GREEDY = SamplingParams(max_tokens=40, stop_token_ids=(2,))
@@ -189,6 +191,27 @@ def test_notes_are_turns_of_their_own_and_are_shown_later() -> None:
     assert "What you noted: the door is east" in tokenizer().decode(engine.seen[-1].prompt_ids)
     assert len({request.address for request in engine.seen}) == len(engine.seen)
     assert sum(len(sample.turns) for sample in assemble(trajectory)) == 7
+
+
+class Noting(GridEnv):
+    """Says of every answer what the agent says of its own turns."""
+
+    notes: Any = "the key is west"
+
+    def step(self, action: str) -> Any:
+        *answer, info = super().step(action)
+        return (*answer, {**info, "notes": self.notes, "problem": "the door is locked"})
+
+
+@pytest.mark.parametrize("notes", ["the key is west", True])
+def test_what_an_environment_notes_is_no_turn_of_the_agent_s_notes(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Noting, "notes", notes)
+    [played] = agent(write(lambda _p, _r: "north"), Noting, max_steps=3).run_llm_loop(episodes(), GREEDY)
+    assert played.acting_turns == played.turns
+    assert [turn.info["env_notes"] for turn in played.turns] == [notes] * 3
+    assert not any("problem" in turn.info for turn in played.turns)
+    assert GoalReward(use="score").compute(played, RewardContext()) == 0.0
+    assert rollout_metrics([played])["episode_steps"] == 3
 
 
 # --- failures -----------------------------------------------------------------------------------------------
