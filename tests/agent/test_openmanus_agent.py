@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from openmanus_rl.agent.context import FullHistory, Past, Situation
 from openmanus_rl.agent.openmanus_agent import AgentSettings, Episode, OpenManusAgent
 from openmanus_rl.agent.prompts import ChatTokens, TextChat, load_template
+from openmanus_rl.agent.recording import check_readable
 from openmanus_rl.data.assemble import assemble
 from openmanus_rl.data.conversations import to_record
 from openmanus_rl.data.trajectory import StopReason, Trajectory
@@ -167,6 +169,23 @@ def test_what_fits_into_no_prompt_is_the_environment_s_failure(playing: dict[str
     [played] = shortening.run_llm_loop(episodes(), GREEDY)
     assert played.stop_reason is (StopReason.STEP_LIMIT if playing else StopReason.CONTEXT_LIMIT)
     assert played.error is None
+
+
+@pytest.mark.parametrize("shown", ["{{ summary }}", "{% for past in history %}{{ past.action }}{% endfor %}"])
+def test_what_the_agent_did_and_noted_is_not_the_environment_s_failure(shown: str, tmp_path: Path) -> None:
+    """Too much of it is the agent's own limit, which is trained on."""
+    (tmp_path / "own.yaml").write_text(f"turn: '{{{{ observation }}}}{shown}'")
+    template, chat = load_template(str(tmp_path / "own.yaml"), grammar="bare"), ChatTokens(tokenizer())
+    context = FullHistory(chat, template, room=300)
+    now = Situation("win", "a door", "a door", None)
+    first = context.prompt(now)
+    assert first is not None
+    context.answered(np.array([2], np.int32), "north")
+    bare = context.least(now)
+    now.past, now.summary = [Past(1, "a door", "north" * 900)], "the key is east" * 900
+    assert context.prompt(now) is None
+    assert context.least(now) == bare <= 300
+    check_readable(context, now)
 
 
 def test_a_window_starts_each_turn_anew_and_shows_the_last_steps() -> None:
