@@ -134,9 +134,9 @@ class FullHistory:
 
     def least(self, now: Situation) -> int:
         """The new message as the first of a conversation; with `slide`, the window's if that is shorter."""
-        part, past = ("turn", now.past) if self.messages else ("start", [])
-        user = self.template.render(part, **now.values(past))
-        length = len(self.chat.start(opening(self.template.render("system", **now.values([])), user)))
+        values = replace(now, summary="").values([])
+        user = self.template.render("turn" if self.messages else "start", **values)
+        length = len(self.chat.start(opening(self.template.render("system", **values), user)))
         return length if self.slide is None else min(length, self.slide.least(now))
 
     def answered(self, token_ids: NDArray[np.int32], text: str) -> None:

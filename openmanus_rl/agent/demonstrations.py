@@ -32,7 +32,7 @@ from openmanus_rl.data.failures import error_text
 from openmanus_rl.data.trajectory import StopReason, Trajectory, Turn
 from openmanus_rl.environments.answers import check_answer
 from openmanus_rl.environments.base import fill_blanks
-from openmanus_rl.environments.configured import make_configured_env
+from openmanus_rl.environments.configured import make_configured_env, tasks_of
 from openmanus_rl.rollout.engine import Completion
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def collect_texts(
     made, template, listener = make_configured_env(env, seed), configured_template(env), _Listener()
     failure = ""
     try:
-        for number, task in enumerate(choose_tasks(made.tasks("train"), episodes, seed)):
+        for number, task in enumerate(choose_tasks(tasks_of(made, env, "train"), episodes, seed)):
             go_on()
             expert = made.expert() if number % 2 == 0 else None
             policy = expert or _RandomPolicy(random.Random(f"{seed}/{number}"))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Kept in fields of their own, not in a turn's info.
 _NOT_IN_INFO = ("anchor", "admissible_actions", "action_valid")
+# What the agent says of a turn. An environment's own words under these names would be taken for the agent's.
+_AGENTS_OWN = ("notes", "problem")
 
 
 class EnvFailedError(Exception):
@@ -61,7 +63,9 @@ def record_turn(
 ) -> Turn:
     """What is recorded: the situation the agent was in, what it wrote, and what came of it."""
     valid = parsed.valid and bool(info["action_valid"])
-    more: dict[str, Any] = {key: value for key, value in info.items() if key not in _NOT_IN_INFO}
+    more: dict[str, Any] = {
+        f"env_{key}" if key in _AGENTS_OWN else key: value for key, value in info.items() if key not in _NOT_IN_INFO
+    }
     if parsed.problem:
         more["problem"] = parsed.problem
     try:

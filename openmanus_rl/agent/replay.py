@@ -26,7 +26,7 @@ def replay_trajectory(trajectory: Trajectory, env: EnvConfig, chat: Chat, room: 
 
     An answer in another form than the template asks for is written anew with the same action.
     """
-    if any(turn.info.get("notes") for turn in trajectory.turns):
+    if any(turn.is_notes for turn in trajectory.turns):
         raise ValueError("it holds notes, which cannot be shown again without token ids")
     template = configured_template(env)
     context = make_context(chat, template, room, env.context, env.history_length, slide=env.on_context_limit == "slide")

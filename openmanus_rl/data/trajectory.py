@@ -88,6 +88,11 @@ class Turn:
         check_count("weights_version", self.weights_version)
         self._check_tokens()
 
+    @property
+    def is_notes(self) -> bool:
+        """Whether the agent took notes here and did not act. Anything else under that name is an environment's."""
+        return self.action is None and self.info.get("notes") is True
+
     def _check_tokens(self) -> None:
         _set(self, "prompt_ids", token_column("prompt_ids", self.prompt_ids))
         _set(self, "response_ids", token_column("response_ids", self.response_ids))
@@ -171,7 +176,7 @@ class Trajectory:
     @property
     def acting_turns(self) -> tuple[Turn, ...]:
         """The turns in which the agent acted, without those in which it took notes."""
-        return tuple(turn for turn in self.turns if not turn.info.get("notes"))
+        return tuple(turn for turn in self.turns if not turn.is_notes)
 
     @property
     def final_score(self) -> float:

@@ -73,8 +73,11 @@ def check_env(
     name: str, options: dict[str, Any] | None = None, episodes: int = 1000, only: Sequence[str] | None = None
 ) -> list[CheckResult]:
     """Run every check, or `only` some; `episodes` is how many the memory check plays (less for slow environments)."""
+    labels = list(CHECKS) if only is None else only
+    if unknown := [label for label in labels if label not in CHECKS]:
+        raise ValueError(f"no check {', '.join(map(repr, unknown))}: there are {', '.join(CHECKS)}")
     subject = Subject(name, options or {}, episodes)
-    return [_run(label, CHECKS[label], subject) for label in only or CHECKS]
+    return [_run(label, CHECKS[label], subject) for label in labels]
 
 
 def _run(label: str, check: Callable[[Subject], str | CheckResult], subject: Subject) -> CheckResult:

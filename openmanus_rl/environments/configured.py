@@ -9,11 +9,17 @@ from openmanus_rl.config.problems import Problem
 from openmanus_rl.environments.registry import env_class, full_name, make_env
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from openmanus_rl.config.running import EnvConfig
-    from openmanus_rl.environments.base import TextEnv
+    from openmanus_rl.environments.base import Split, TextEnv
 
 # Environments with a section of the config to themselves; all others take `env.options`.
 SECTIONS = {"alfworld/AlfredTWEnv": "alfworld", "Webshop": "webshop"}
+
+
+class NoTasksError(ValueError):
+    """There is nothing to play."""
 
 
 def env_options(env: EnvConfig, seed: int = 0) -> dict[str, Any]:
@@ -29,6 +35,20 @@ def env_options(env: EnvConfig, seed: int = 0) -> dict[str, Any]:
 def make_configured_env(env: EnvConfig, seed: int = 0) -> TextEnv:
     """A fresh instance."""
     return make_env(env.env_name, **env_options(env, seed))
+
+
+def tasks_of(made: TextEnv, env: EnvConfig, split: Split) -> Sequence[str]:
+    """The tasks of a split; NoTasksError where there are none."""
+    tasks = made.tasks(split)
+    if len(tasks) == 0:
+        raise NoTasksError(no_tasks(env, split))
+    return tasks
+
+
+def no_tasks(env: EnvConfig, splits: str) -> str:
+    """That there are none, and where to look."""
+    keys = f"env.{SECTIONS.get(full_name(env.env_name), 'options')}"
+    return f"{env.env_name} has no tasks in {splits}. Look at {keys} and what it points to: is a download incomplete?"
 
 
 def env_problems(env: EnvConfig) -> list[Problem]:

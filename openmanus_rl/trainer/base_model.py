@@ -20,7 +20,7 @@ from openmanus_rl.agent.parallel_demonstrations import demonstrate_parallel
 from openmanus_rl.agent.prompts import ChatTokens
 from openmanus_rl.config.models import INIT_PREFIX, model_shape
 from openmanus_rl.data.assemble import assemble
-from openmanus_rl.environments.configured import make_configured_env
+from openmanus_rl.environments.configured import make_configured_env, tasks_of
 from openmanus_rl.tracking.console import DEMONSTRATIONS, WARM_START
 from openmanus_rl.trainer.checkpoint import CheckpointError
 from openmanus_rl.trainer.interruption import interruptible
@@ -206,7 +206,7 @@ def expert_episodes(
     seed = config.trainer.seed
     env = make_configured_env(config.env, seed)
     try:
-        tasks = choose_tasks(env.tasks("train"), episodes, seed)
+        tasks = choose_tasks(tasks_of(env, config.env, "train"), episodes, seed)
     finally:
         env.close()
     room = config.data.max_prompt_length

@@ -145,6 +145,7 @@ def run(config: Config, command: str = "") -> None:
         raise SystemExit(exits.BAD_INPUT)
     from transformers.utils import logging
 
+    from openmanus_rl.environments.configured import NoTasksError
     from openmanus_rl.rollout.engine import EngineDiedError
     from openmanus_rl.rollout.weights_file import WeightsError
     from openmanus_rl.tracking.record import read_record
@@ -164,6 +165,8 @@ def run(config: Config, command: str = "") -> None:
         NothingToLearnError, ClusterError, WorkerLostError, EngineDiedError, WeightsError, ValueError, OSError,
     ) as error:  # fmt: skip
         exits.tell_error(error)
+        if isinstance(error, NoTasksError):
+            raise SystemExit(exits.BAD_INPUT) from error
         refused = isinstance(error, RunInUseError | CheckpointError) and not isinstance(error, SaveError)
         if not refused:
             tell_way_onward(config)

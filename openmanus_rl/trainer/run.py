@@ -12,7 +12,7 @@ import orjson
 from openmanus_rl.agent.watchdog import close_in_time
 from openmanus_rl.config.changes import all_keys
 from openmanus_rl.data.durable import write_whole
-from openmanus_rl.environments.configured import make_configured_env
+from openmanus_rl.environments.configured import make_configured_env, no_tasks, tasks_of
 from openmanus_rl.rewards import RewardComposer
 from openmanus_rl.tracking.metrics_file import validation_score
 from openmanus_rl.tracking.record import recorded, write_resolved
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from openmanus_rl.config.schema import Config
-    from openmanus_rl.environments.base import Split
+    from openmanus_rl.environments.base import Split, TextEnv
+    from openmanus_rl.tracking.display import Display
     from openmanus_rl.tracking.record import Recorded
     from openmanus_rl.trainer.journal import WriteReport
     from openmanus_rl.trainer.origin import Origin
@@ -115,13 +116,14 @@ def _train(config: Config, directory: Path, journal: Journal, command: str) -> t
     """Put the parts together and fit; the run, and the step that it reached."""
     origin = find_origin(config, directory)
     with ExitStack() as parts:
+        env = make_configured_env(config.env, config.trainer.seed)
+        parts.enter_context(_closed_after(partial(close_in_time, env)))
+        _check_tasks(config, env, journal.display)
         claim = partial(_claimed, config, directory, journal, origin, command)
         record = None if origin.folder is not None else parts.enter_context(claim())
         group, base = _group(config, directory, journal, origin)
         parts.enter_context(_closed_after(group.close))
         run = Run(config, directory, journal, group, origin.folder)
-        env = make_configured_env(config.env, config.trainer.seed)
-        parts.enter_context(_closed_after(partial(close_in_time, env)))
         trainer = _trainer(config, group, run, env.tasks)
         parts.enter_context(_closed_after(trainer.agent.close))
         if record is None:
@@ -137,6 +139,16 @@ def _train(config: Config, directory: Path, journal: Journal, command: str) -> t
             _fit(run, trainer)
         record.interrupted = run.stopping and trainer.step < (config.trainer.total_training_steps or 0)
     return run, trainer.step
+
+
+def _check_tasks(config: Config, env: TextEnv, display: Display) -> None:
+    """Before anything is touched or computed: there is something to train on, and to validate on."""
+    tasks_of(env, config.env, "train")
+    splits: tuple[Split, ...] = ("valid_seen", "valid_unseen")
+    if config.trainer.test_freq > 0 and not any(len(env.tasks(split)) for split in splits):
+        display.warn(
+            f"{no_tasks(config.env, ' or '.join(splits))} Without them the run has no curve and no best checkpoint"
+        )
 
 
 @contextmanager

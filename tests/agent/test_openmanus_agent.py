@@ -10,17 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from openmanus_rl.agent.context import FullHistory, Past, Situation
 from openmanus_rl.agent.openmanus_agent import AgentSettings, Episode, OpenManusAgent
 from openmanus_rl.agent.prompts import ChatTokens, TextChat, load_template
+from openmanus_rl.agent.recording import check_readable
 from openmanus_rl.data.assemble import assemble
 from openmanus_rl.data.conversations import to_record
 from openmanus_rl.data.trajectory import StopReason, Trajectory
 from openmanus_rl.environments.base import TextEnv
 from openmanus_rl.environments.grid import GridEnv
 from openmanus_rl.environments.registry import make_env
+from openmanus_rl.rewards.components import GoalReward, RewardContext
 from openmanus_rl.rollout.engine import Completion, Engine, Request, SamplingParams, failed
 from openmanus_rl.rollout.local_engine import LocalEngine
 from openmanus_rl.rollout.scripted_engine import ScriptedEngine
+from openmanus_rl.trainer.stages import rollout_metrics
 from tests.rollout.models import make_model, tokenizer
 
 GREEDY = SamplingParams(max_tokens=40, stop_token_ids=(2,))
@@ -167,6 +171,23 @@ def test_what_fits_into_no_prompt_is_the_environment_s_failure(playing: dict[str
     assert played.error is None
 
 
+@pytest.mark.parametrize("shown", ["{{ summary }}", "{% for past in history %}{{ past.action }}{% endfor %}"])
+def test_what_the_agent_did_and_noted_is_not_the_environment_s_failure(shown: str, tmp_path: Path) -> None:
+    """Too much of it is the agent's own limit, which is trained on."""
+    (tmp_path / "own.yaml").write_text(f"turn: '{{{{ observation }}}}{shown}'")
+    template, chat = load_template(str(tmp_path / "own.yaml"), grammar="bare"), ChatTokens(tokenizer())
+    context = FullHistory(chat, template, room=300)
+    now = Situation("win", "a door", "a door", None)
+    first = context.prompt(now)
+    assert first is not None
+    context.answered(np.array([2], np.int32), "north")
+    bare = context.least(now)
+    now.past, now.summary = [Past(1, "a door", "north" * 900)], "the key is east" * 900
+    assert context.prompt(now) is None
+    assert context.least(now) == bare <= 300
+    check_readable(context, now)
+
+
 def test_a_window_starts_each_turn_anew_and_shows_the_last_steps() -> None:
     engine = write(lambda _p, _r: "north")
     [trajectory] = agent(engine, context="window", history_length=2, max_steps=5).run_llm_loop(episodes(), GREEDY)
@@ -189,6 +210,27 @@ def test_notes_are_turns_of_their_own_and_are_shown_later() -> None:
     assert "What you noted: the door is east" in tokenizer().decode(engine.seen[-1].prompt_ids)
     assert len({request.address for request in engine.seen}) == len(engine.seen)
     assert sum(len(sample.turns) for sample in assemble(trajectory)) == 7
+
+
+class Noting(GridEnv):
+    """Says of every answer what the agent says of its own turns."""
+
+    notes: Any = "the key is west"
+
+    def step(self, action: str) -> Any:
+        *answer, info = super().step(action)
+        return (*answer, {**info, "notes": self.notes, "problem": "the door is locked"})
+
+
+@pytest.mark.parametrize("notes", ["the key is west", True])
+def test_what_an_environment_notes_is_no_turn_of_the_agent_s_notes(notes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Noting, "notes", notes)
+    [played] = agent(write(lambda _p, _r: "north"), Noting, max_steps=3).run_llm_loop(episodes(), GREEDY)
+    assert played.acting_turns == played.turns
+    assert [turn.info["env_notes"] for turn in played.turns] == [notes] * 3
+    assert not any("problem" in turn.info for turn in played.turns)
+    assert GoalReward(use="score").compute(played, RewardContext()) == 0.0
+    assert rollout_metrics([played])["episode_steps"] == 3
 
 
 # --- failures -----------------------------------------------------------------------------------------------

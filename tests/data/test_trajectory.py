@@ -119,6 +119,14 @@ def test_singletons_and_zero_spread(scores: list[float], singleton: bool, zero_s
     assert (group.is_singleton, group.has_zero_spread) == (singleton, zero_spread)
 
 
+def test_only_the_agents_own_mark_makes_a_turn_notes() -> None:
+    """Older files hold what environments said under the same name."""
+    acted = [turn([1], [2], action="go", info={"notes": notes}) for notes in (True, "the key is west", 1)]
+    mute = turn([1], [2], info={"notes": "the key is west"})
+    notes = turn([1], [2], info={"notes": True})
+    assert trajectory(*acted, mute, notes).acting_turns == (*acted, mute)
+
+
 @pytest.mark.parametrize("field", ["task_id", "split", "seed", "env_name"])
 def test_a_group_has_one_start(field: str) -> None:
     other = {"traj_id": "g0-1", field: 7 if field == "seed" else "other"}

@@ -170,6 +170,13 @@ def test_the_checker_notices(fault: str, check: str, message: str, monkeypatch: 
     assert message in result.detail
 
 
+def test_only_the_checks_that_are_named_are_run() -> None:
+    assert check_env("bandit", only=[]) == []
+    assert [result.name for result in check_env("bandit", only=["types", "tasks"])] == ["types", "tasks"]
+    with pytest.raises(ValueError, match=r"no check 'types ', 'speeed': there are tasks, types, .*speed, success"):
+        check_env("bandit", only=["types ", "speeed"])
+
+
 class Plain:
     """As little as possible, in odd ways."""
 

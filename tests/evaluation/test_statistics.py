@@ -44,7 +44,8 @@ def test_a_rate_of_nothing_is_unknown() -> None:
 
 
 def turn(reward: float = 0.0, valid: bool = True, **info: float | bool) -> Turn:
-    return Turn("seen", "said", action="do", reward=reward, action_valid=valid, info=info)
+    action = None if "notes" in info else "do"
+    return Turn("seen", "said", action=action, reward=reward, action_valid=valid, info=info)
 
 
 def episode(name: str, stop: StopReason, turns: list[Turn], kind: str = "a", **more: object) -> Trajectory:
