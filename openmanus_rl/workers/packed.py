@@ -20,15 +20,15 @@ from openmanus_rl.algorithms.entropy import entropy_from_logits
 from openmanus_rl.rollout.attention import UNSUPPORTED
 from openmanus_rl.workers.chosen_tokens import chosen_logprobs, chunks
 from openmanus_rl.workers.last_layer import read_at_places, takes_places
+from openmanus_rl.workers.logit_changes import changes, known_change
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from torch import Tensor, nn
 
 IMPLEMENTATION = "openmanus_rl_packed"
-# Settings of models that change logits after the last layer; such models are asked for logits as a whole.
-LOGIT_CHANGES = ("logit_scale", "final_logit_softcapping", "logits_scaling", "output_multiplier_scale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +91,27 @@ def token_logprobs(
 
     Log-probs are at the temperature of sampling, so that they agree with the engine's. The entropy carries a gradient.
     """
-    if any(getattr(model.config, name, None) not in (None, 1.0) for name in LOGIT_CHANGES):
+    change = known_change(model)
+    if change is None and changes(model):
         return _from_logits(_whole_logits(model, packed, targets), packed.token_ids[targets], temperature)
     hidden = hidden_before(model, packed, targets)
     head, wanted = model.get_output_embeddings(), packed.token_ids[targets]
-    if type(head) is torch.nn.Linear and getattr(head, "bias", None) is None:
+    if change is None and type(head) is torch.nn.Linear and getattr(head, "bias", None) is None:
         return chosen_logprobs(hidden, head.weight, wanted, temperature, chunk_tokens)
-    # An output layer that is more than a matrix, such as one with an adapter.
+    # An output layer that is more than a matrix, such as one with an adapter, or a model that changes its logits.
     parts = [
-        checkpoint(_chunk, hidden[part], head, wanted[part], temperature, use_reentrant=False)
-        for part in chunks(len(targets), head.weight.shape[0], chunk_tokens, hidden.device.type)
+        checkpoint(_chunk, hidden[part], head, change, wanted[part], temperature, use_reentrant=False)
+        # Without targets a chunk of none, so that all weights get gradients.
+        for part in [*chunks(len(targets), head.weight.shape[0], chunk_tokens, hidden.device.type)] or [slice(0)]
     ]
     return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
 
 
-def _chunk(hidden: Tensor, head: Any, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    return _from_logits(head(hidden), tokens, temperature)
+def _chunk(
+    hidden: Tensor, head: Any, change: Callable[[Tensor], Tensor] | None, tokens: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    logits = head(hidden)
+    return _from_logits(logits if change is None else change(logits), tokens, temperature)
 
 
 def _from_logits(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -151,6 +151,7 @@ class FaultyBandit(BanditEnv):
     """The bandit, but a share `rate` of its episodes is struck by `fault` (one of FAULTS, or `any` of them).
 
     The first `spared` ones of all are not: an outage that comes later. `only` is what the tasks that are begin with.
+    Of the hangs that `any` draws a share `hangs` stay, since each costs all its time; the others are another fault.
     """
 
     name: ClassVar[str] = "faulty"
@@ -158,11 +159,11 @@ class FaultyBandit(BanditEnv):
     def __init__(
         self, fault: str = "any", rate: float = 0.0, fault_seed: int = 0, blocks: bool = False, at: int | None = None,
         closing_hangs: bool = False, spared: int = 0, only: str = "", megabytes: float = 1.0,
-        **options: Any,
+        hangs: float = 1.0, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(**options)
         self.fault, self.rate, self.fault_seed, self.blocking, self.at = fault, rate, fault_seed, blocks, at
-        self.closing_hangs, self.spared, self.only = closing_hangs, spared, only
+        self.closing_hangs, self.spared, self.only, self.hangs = closing_hangs, spared, only, hangs
         # A tenth is as much too long, and is tokenised in a tenth of the time.
         self.spoils: dict[str, Spoil] = {**SPOILS, "megabytes": partial(_megabytes, size=megabytes)}
         self.strike_at = -1
@@ -196,6 +197,8 @@ class FaultyBandit(BanditEnv):
         fault = self.fault
         if fault == "any":
             fault = self.rng.choice(FAULTS)
+            if fault == "hang" and self.rng.random() >= self.hangs:
+                fault = self.rng.choice([other for other in FAULTS if other != "hang"])
         with _LOCK:
             STRUCK[self.address] = fault
         if fault in RAISES:

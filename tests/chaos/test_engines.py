@@ -116,12 +116,14 @@ def test_a_run_leaves_out_what_the_engine_spoilt_and_goes_on(fault: str, tmp_pat
 
 
 STALLED = "error: the engine made no step in 3 s; if it is only slow, raise trainer.stage_timeout"
+# Short where the engine is never to come back, long where a slow machine must not end the run.
+SHORT, LONG = "trainer.stage_timeout=3", "trainer.stage_timeout=60"
 ENDINGS = {
     "dies": "error: the engine's process was killed by signal 9",
     "twice": "error: the engine answered 2-1-1#0, which nobody waits for",
     "stalls": STALLED,
 }
-SHORT = ("trainer.test_freq=-1", "trainer.val_before_train=false", "trainer.stage_timeout=3")
+UNTESTED = ("trainer.test_freq=-1", "trainer.val_before_train=false")
 
 
 @pytest.mark.usefixtures("in_runs")
@@ -129,7 +131,7 @@ SHORT = ("trainer.test_freq=-1", "trainer.val_before_train=false", "trainer.stag
 def test_an_engine_that_dies_ends_the_run_which_goes_on_with_another(
     fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = small_config(tmp_path, *SHORT)
+    config = small_config(tmp_path, *UNTESTED, SHORT if fault == "stalls" else LONG)
     capsys.readouterr()
     with faulty(fault, at=17), pytest.raises(SystemExit) as ended:  # in the second step; each has 12 answers
         main_ppo.run(config)
@@ -140,7 +142,7 @@ def test_an_engine_that_dies_ends_the_run_which_goes_on_with_another(
         f"nothing that was saved is lost: the same command goes on from {saved}",
     ]
     with faulty(""):
-        main_ppo.run(config)
+        main_ppo.run(small_config(tmp_path, *UNTESTED, LONG))
     assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]
     assert [checkpoint.step_of(path) for path in checkpoint.checkpoints(tmp_path / "run")] == [1, 2, 3, 4]
 
@@ -157,15 +159,17 @@ def train_with_an_engine_that_sticks(words: list[str]) -> None:
 
 def test_an_engine_that_is_stuck_in_c_ends_the_process(nursery: Nursery, tmp_path: Path) -> None:
     """No exception reaches it: it is ended from another thread, and says the same."""
-    words = small_settings(tmp_path, *SHORT)
-    ended = nursery.run("tests.chaos.test_engines:train_with_an_engine_that_sticks", tmp_path / "process", words=words)
+    words = small_settings(tmp_path, *UNTESTED)
+    ended = nursery.run(
+        "tests.chaos.test_engines:train_with_an_engine_that_sticks", tmp_path / "process", words=[*words, SHORT]
+    )
     assert ended.code == exits.FAILED
     saved = tmp_path / "run" / "checkpoints" / "step_000001"
     error, onward, *where = ended.err.splitlines()
     assert error == STALLED
     assert onward == f"nothing that was saved is lost: the same command goes on from {saved}"
     assert any("in wait_in_c" in line for line in where)
-    assert nursery.train(tmp_path / "again", words).code == 0
+    assert nursery.train(tmp_path / "again", [*words, LONG]).code == 0
     assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]
 
 
@@ -232,13 +236,12 @@ def test_an_engine_that_stalls_while_it_is_collected_from_ends_the_run(
     monkeypatch.setattr(local_group, "make_vllm", apart)
     monkeypatch.setattr(main_ppo, "find_spec", lambda _: True)
     monkeypatch.setattr(engine_host, "LAST_STEP", 0.2)
-    config = small_config(
-        tmp_path, "actor_rollout_ref.rollout.name=vllm", "trainer.async_rollout.max_staleness=1",
-        "trainer.stage_timeout=5", "trainer.test_freq=-1", "trainer.val_before_train=false",
-        "actor_rollout_ref.actor.policy_loss.rollout_correction=tis_token",
+    words = (
+        "actor_rollout_ref.rollout.name=vllm", "trainer.async_rollout.max_staleness=1",
+        "actor_rollout_ref.actor.policy_loss.rollout_correction=tis_token", *UNTESTED,
     )  # fmt: skip
     with faulty("stalls", at=50), pytest.raises(SystemExit) as ended:
-        main_ppo.run(config)
+        main_ppo.run(small_config(tmp_path, *words, "trainer.stage_timeout=5"))
     assert ended.value.code == exits.FAILED
     error, onward = capsys.readouterr().err.splitlines()[-2:]
     # Whoever notices first: the one who collects, or the one who publishes.
@@ -246,7 +249,7 @@ def test_an_engine_that_stalls_while_it_is_collected_from_ends_the_run(
     assert "the same command goes on from" in onward
     made[0].resumed.set()
     with faulty(""):
-        main_ppo.run(config)
+        main_ppo.run(small_config(tmp_path, *words, LONG))
     assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]
 
 

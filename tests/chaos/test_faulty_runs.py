@@ -15,12 +15,15 @@ from openmanus_rl.tracking.record import read_record
 from openmanus_rl.tracking.trajectories import credit_path, files_of
 from openmanus_rl.trainer import checkpoint, main_ppo
 from tests.chaos.faulty_env import FAULTS, STRUCK, fatal, forget_faults
+from tests.chaos.test_environments import BRIEF
 from tests.chaos.test_signals import Kept
 from tests.trainer.runs import small_config
 from tests.trainer.test_run import final_state, same
 
 # Of a step; before the first one, two of each split.
 EPISODES, VALIDATION = 32, 4
+# Where none hangs.
+PATIENT = "env.episode_seconds=30"
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +44,7 @@ def faulty_config(folder: Path, options: str, *overrides: str) -> Config:
         folder, "env.env_name=tests.chaos.faulty_env:FaultyBandit",
         f"env.options={{fault: any, only: train/, megabytes: 0.1, {options}}}",
         "env.retries=0", "data.train_batch_size=4", "env.rollout.n=8", f"trainer.keep_trajectories={EPISODES}",
-        "trainer.test_freq=-1", "env.episode_seconds=1", *overrides,
+        "trainer.test_freq=-1", f"env.episode_seconds={BRIEF}", *overrides,
     )  # fmt: skip
 
 
@@ -78,7 +81,7 @@ def test_a_run_in_which_every_second_episode_fails_stops_and_goes_on_when_it_is_
 ) -> None:
     """With the default of `trainer.max_failure_rate`; the outage comes after the first step."""
     options = f"rate: 0.5, spared: {VALIDATION + EPISODES}"
-    main_ppo.run(faulty_config(tmp_path, options, "trainer.total_training_steps=1"))
+    main_ppo.run(faulty_config(tmp_path, options, "trainer.total_training_steps=1", PATIENT))
     kept = Kept(tmp_path)
     kept.look()
     config = faulty_config(tmp_path, options, "trainer.total_training_steps=2")
@@ -101,8 +104,8 @@ def test_a_run_in_which_every_second_episode_fails_stops_and_goes_on_when_it_is_
     assert record["status"] == "failed"
 
     forget_faults()  # the outage is over
-    main_ppo.run(config)
+    main_ppo.run(faulty_config(tmp_path, options, "trainer.total_training_steps=2", PATIENT))
     kept.look()
     undisturbed = tmp_path / "undisturbed"
-    main_ppo.run(faulty_config(undisturbed, "rate: 0.0", "trainer.total_training_steps=2"))
+    main_ppo.run(faulty_config(undisturbed, "rate: 0.0", "trainer.total_training_steps=2", PATIENT))
     assert same(final_state(undisturbed, 2), final_state(tmp_path, 2))

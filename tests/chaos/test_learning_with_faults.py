@@ -12,6 +12,7 @@ from openmanus_rl.tracking.metrics_file import read_metrics
 from openmanus_rl.trainer.base_model import make_base_model
 from openmanus_rl.trainer.run import train
 from tests.chaos.faulty_env import DEADLY, FAULTS, STRUCK, forget_faults
+from tests.chaos.test_environments import BRIEF
 from tests.trainer.test_learning import SMALL
 
 FAULTY = "tests.chaos.faulty_env:FaultyBandit"
@@ -30,9 +31,9 @@ def successes(base: Path, folder: Path, rate: float, retries: int, seed: int = 0
     forget_faults()
     words = (
         *SMALL, f"env.env_name={FAULTY}",
-        f"env.options={{hint: likeness, fault: any, rate: {rate}, only: train/, megabytes: 0.1}}",
+        f"env.options={{hint: likeness, fault: any, rate: {rate}, only: train/, megabytes: 0.1, hangs: 0.25}}",
         f"env.retries={retries}", f"trainer.seed={seed}", f"actor_rollout_ref.model.path={base}",
-        f"trainer.default_local_dir={folder}", "env.episode_seconds=0.5",
+        f"trainer.default_local_dir={folder}", f"env.episode_seconds={BRIEF if rate else 30}",
     )  # fmt: skip
     run = train(load_config("default", None, words))
     lines = [line for line in read_metrics(run / "metrics.jsonl") if line["step"]]
