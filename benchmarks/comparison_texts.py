@@ -51,10 +51,9 @@ by all; float32.
   In TRL's favour: an answer may have 8 tokens instead of as many as the whole episode (`generation_kwargs`); an
   episode that is over leaves TRL's loop without the closing answer that it would else generate.
 - **vLLM** is asked turn by turn in two ways: `LLM.generate` on all episodes that go on, and our agent with vLLM as
-  its engine, where no episode waits for another. Prefix caching on, weights read before the clock runs. Execution is
-  eager unless the line below says compiled. That departs from vLLM's default: compiling for a CPU needs a C++ toolchain
-  and can take minutes before the first token. `BENCH_VLLM_COMPILED=1 python -m benchmarks rollout_peers` measures both
-  ways of asking with it.
+  its engine, where no episode waits for another; and both eagerly, and compiled, which is its default, where there is a
+  C++ compiler (`BENCH_VLLM_COMPILED=0` leaves it out). Prefix caching on; weights are read, and whatever is compiled is
+  compiled, before the clock runs.
 - **Ours** is what a training step does to collect: `RayPPOTrainer.collect`, rewards included.
 
 What differs: episodes are sampled, so lengths differ a little between sides; rates take that out. Ours and vLLM also
