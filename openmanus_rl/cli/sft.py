@@ -200,14 +200,15 @@ def _expert(
     """The expert's episodes, counted; those that it did not win are left out."""
     from openmanus_rl.agent.demonstrations import DemoCounts
     from openmanus_rl.cli.screen import make_console
-    from openmanus_rl.trainer.base_model import expert_episodes
+    from openmanus_rl.trainer.base_model import expert_episodes, expert_tasks
 
     counts, console = DemoCounts(), make_console(stderr=True)
-    played = expert_episodes(config, chat, episodes, processes, counts=counts)
+    tasks = expert_tasks(config, episodes)
+    played = expert_episodes(config, chat, tasks, processes, counts=counts)
     if console.is_terminal:
         with closing(played), console.status("the expert plays") as status:
             for trajectory in played:
-                status.update(f"the expert plays: {counts.played:,} of {episodes:,} episodes")
+                status.update(f"the expert plays: {counts.played:,} of {len(tasks):,} episodes")
                 yield trajectory
     else:
         yield from played

@@ -150,17 +150,15 @@ def make_base_model(config: Config, folder: Path, display: Display, go_on: Calla
     path = config.actor_rollout_ref.model.path
     model, tokenizer = new_model(path, env_texts(config, go_on), config.trainer.seed, display.say)
     if warm.episodes:
-        display.progress(DEMONSTRATIONS, 0, warm.episodes)
-        counts = DemoCounts()
-        processes = os.cpu_count() or 1 if warm.episodes >= WORTH_PROCESSES else 1
-        demonstrations = expert_episodes(
-            config, ChatTokens(tokenizer), warm.episodes, processes, warm.mistakes, counts, go_on
-        )
+        tasks, counts = expert_tasks(config, warm.episodes), DemoCounts()
+        display.progress(DEMONSTRATIONS, 0, len(tasks))
+        processes = os.cpu_count() or 1 if len(tasks) >= WORTH_PROCESSES else 1
+        demonstrations = expert_episodes(config, ChatTokens(tokenizer), tasks, processes, warm.mistakes, counts, go_on)
         samples = []
         with closing(demonstrations):
             for trajectory in demonstrations:
                 samples += assemble(trajectory)
-                display.progress(DEMONSTRATIONS, counts.played, warm.episodes)
+                display.progress(DEMONSTRATIONS, counts.played, len(tasks))
         tokens, seconds = sum(map(len, samples)), time.monotonic() - start
         if not samples:
             why = counts.first_error or f"the expert won none of them ({counts.others})"
@@ -197,21 +195,23 @@ def env_texts(config: Config, go_on: Callable[[], None] = lambda: None) -> list[
     return collect_texts(config.env, TEXT_EPISODES, config.trainer.seed, go_on)
 
 
-def expert_episodes(
-    config: Config, chat: ChatTokens, episodes: int, processes: int = 1, mistakes: float = 0.0,
-    counts: DemoCounts | None = None, go_on: Callable[[], None] = lambda: None,
-) -> Generator[Trajectory]:  # fmt: skip
-    """What the environment's expert does in so many training tasks; only episodes that it won.
+def expert_tasks(config: Config, episodes: int) -> list[str]:
+    """So many training tasks; all of them where there are not as many.
 
-    The games are those of `env.seed`, the run's own: another seed's might hold a validation game of this one. `go_on`
-    is called before each task.
+    The games are those of `env.seed`, the run's own: another seed's might hold a validation game of this one.
     """
-    seed = config.trainer.seed
-    env = make_configured_env(config.env, seed)
+    env = make_configured_env(config.env, config.trainer.seed)
     try:
-        tasks = choose_tasks(env.tasks("train"), episodes, seed)
+        return choose_tasks(env.tasks("train"), episodes, config.trainer.seed)
     finally:
         env.close()
+
+
+def expert_episodes(
+    config: Config, chat: ChatTokens, tasks: list[str], processes: int = 1, mistakes: float = 0.0,
+    counts: DemoCounts | None = None, go_on: Callable[[], None] = lambda: None,
+) -> Generator[Trajectory]:  # fmt: skip
+    """What the environment's expert does in these tasks; only episodes that it won. `go_on` is called before each."""
     room = config.data.max_prompt_length
     if processes > 1:
         return demonstrate_parallel(

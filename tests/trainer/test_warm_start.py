@@ -13,6 +13,7 @@ import pytest
 
 from openmanus_rl import exits
 from openmanus_rl.config.load import load_config
+from openmanus_rl.tracking.console import DEMONSTRATIONS
 from openmanus_rl.tracking.display import Silent
 from openmanus_rl.tracking.record import read_record
 from openmanus_rl.trainer import base_model, main_ppo
@@ -175,6 +176,24 @@ def test_a_model_that_is_being_saved_is_whole_or_not_there(
     assert base_is_current(config, tmp_path) is whole
     assert (tmp_path / "base").exists() is whole
     assert not list(tmp_path.glob(".*partial"))
+
+
+def test_demonstrations_are_counted_to_as_many_as_there_are_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, int]] = []
+
+    class Counting(Silent):
+        def progress(self, stage: str, done: int = 0, total: int = 0, note: str = "") -> None:
+            del note
+            if stage == DEMONSTRATIONS:
+                told.append((done, total))
+
+    monkeypatch.setattr(base_model, "fine_tune", lambda *_, **__: None)
+    few = ["env.options={tasks_per_split: 5}", "warm_start.episodes=9", "warm_start.mistakes=0"]
+    config = load_config("default", None, words(tmp_path, *few))
+    base_model.make_base_model(config, tmp_path / "base", Counting())
+    assert told == [(done, 5) for done in range(6)]
 
 
 def test_one_that_diverges_says_so_and_leaves_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
