@@ -36,7 +36,7 @@ from openmanus_rl.environments.configured import make_configured_env, tasks_of
 from openmanus_rl.rollout.engine import Completion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -209,7 +209,7 @@ def _play(
 def demonstrate_configured(
     env: EnvConfig, tasks: Iterable[str], chat: Chat, room: int, *, split: str = "train", keep_lost: bool = False,
     mistakes: float = 0.0, counts: DemoCounts | None = None,
-) -> Iterator[Trajectory]:  # fmt: skip
+) -> Generator[Trajectory]:  # fmt: skip
     """`demonstrate` for the environment, the template and the context that a config describes."""
     made = make_configured_env(env)
     try:

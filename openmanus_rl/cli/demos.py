@@ -1,6 +1,7 @@
 """`openmanus-rl demos`: what the environments' own experts do, as a file to learn from."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,7 +10,7 @@ import typer
 from openmanus_rl import exits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from openmanus_rl.agent.demonstrations import DemoCounts
     from openmanus_rl.agent.prompts import Chat
@@ -101,7 +102,7 @@ def _chat(model: str | None) -> "Chat":
     return TextChat() if model is None else ChatTokens(load_tokenizer(model))
 
 
-def _write(played: "Iterator[Trajectory]", out: Path, form: str, counts: "DemoCounts", total: int) -> int:
+def _write(played: "Generator[Trajectory]", out: Path, form: str, counts: "DemoCounts", total: int) -> int:
     """Write what is played, with a progress bar: aside first, so that there is a whole file or none."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
@@ -123,7 +124,7 @@ def _write(played: "Iterator[Trajectory]", out: Path, form: str, counts: "DemoCo
 
     aside = out.with_name(f".{out.name}.partial")
     try:
-        with progress:
+        with progress, closing(played):
             if form == "conversations":
                 written = write_conversations(aside, map(trajectory_to_conversation, watched()))
             else:

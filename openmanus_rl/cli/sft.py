@@ -3,6 +3,7 @@
 import math
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ from openmanus_rl.cli.flags import Overrides
 from openmanus_rl.trainer.main_ppo import ConfigFile, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from openmanus_rl.agent.prompts import ChatTokens
     from openmanus_rl.config.schema import Config
@@ -87,7 +88,8 @@ def sft(
         quiet_libraries()
         learner, tokenizer = source.load(chosen)
         limit, intake = source.limit(max_tokens), Intake()
-        lessons = list(make_lessons(source.episodes(tokenizer, episodes, processes, intake), limit, intake))
+        with closing(source.episodes(tokenizer, episodes, processes, intake)) as heard:
+            lessons = list(make_lessons(heard, limit, intake))
         train, validation = split_lessons(lessons, valid_share, chosen)
     _tell_data(source.name, train, validation, intake)
     settings = _settings(learner, model, steps, lr, tokens_per_step, observation_weight, patience, chosen)
@@ -150,7 +152,7 @@ class Source:
         said = (message.value for file in self.files for item in read_conversations(file) for message in item.messages)
         return new_model(self.model, said, seed, print)
 
-    def episodes(self, tokenizer: Any, count: int, processes: int, intake: "Intake") -> "Iterator[Trajectory]":
+    def episodes(self, tokenizer: Any, count: int, processes: int, intake: "Intake") -> "Generator[Trajectory]":
         """With the model's token ids."""
         from openmanus_rl.agent.prompts import ChatTokens
         from openmanus_rl.trainer.lessons import conversations_of, episodes_of
@@ -194,18 +196,19 @@ def _source(
 
 def _expert(
     config: "Config", chat: "ChatTokens", episodes: int, processes: int, intake: "Intake"
-) -> "Iterator[Trajectory]":
+) -> "Generator[Trajectory]":
     """The expert's episodes, counted; those that it did not win are left out."""
     from openmanus_rl.agent.demonstrations import DemoCounts
     from openmanus_rl.cli.screen import make_console
-    from openmanus_rl.trainer.base_model import expert_episodes
+    from openmanus_rl.trainer.base_model import expert_episodes, expert_tasks
 
     counts, console = DemoCounts(), make_console(stderr=True)
-    played = expert_episodes(config, chat, episodes, processes, counts=counts)
+    tasks = expert_tasks(config, episodes)
+    played = expert_episodes(config, chat, tasks, processes, counts=counts)
     if console.is_terminal:
-        with console.status("the expert plays") as status:
+        with closing(played), console.status("the expert plays") as status:
             for trajectory in played:
-                status.update(f"the expert plays: {counts.played:,} of {episodes:,} episodes")
+                status.update(f"the expert plays: {counts.played:,} of {len(tasks):,} episodes")
                 yield trajectory
     else:
         yield from played

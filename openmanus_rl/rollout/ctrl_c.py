@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 @contextmanager
 def shielded_from_ctrl_c() -> Iterator[None]:
     """Processes that are started within the block do not hear Ctrl-C: the one that started them ends them."""
+    resource_tracker.ensure_running()  # it starts with the first process, and lets signals through when it has
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -76,7 +76,8 @@ class PlainDisplay:
 
     def __init__(self) -> None:
         self.eta = Eta(0, 0)
-        self.stage, self.stage_eta, self.told_at = "", Eta(0, 0), 0.0
+        self.stage: tuple[str, int, int] = ("", 0, 0)
+        self.stage_eta, self.told_at = Eta(0, 0), 0.0
 
     def begin(self, done: int, total: int, history: Sequence[dict[str, Any]]) -> None:
         """See `Display`."""
@@ -94,8 +95,10 @@ class PlainDisplay:
     def progress(self, stage: str, done: int = 0, total: int = 0, note: str = "") -> None:
         """What comes before the first step may take longer than all steps, so it is told now and then."""
         now = time.monotonic()
-        if stage != self.stage:
-            self.stage, self.stage_eta, self.told_at = stage, Eta(done, total), now
+        before, done_before, total_before = self.stage
+        if (stage, total) != (before, total_before) or done < done_before:
+            self.stage_eta, self.told_at = Eta(done, total), now
+        self.stage = (stage, done, total)
         if stage not in (DEMONSTRATIONS, WARM_START) or not total or not done:
             return
         due = stage == WARM_START and done % max(1, total // WARM_START_LINES) == 0

@@ -83,7 +83,8 @@ class LiveDisplay:
     def progress(self, stage: str, done: int = 0, total: int = 0, note: str = "") -> None:
         """See `Display`."""
         self._start()
-        if stage != self.stage[0]:
+        before, done_before, total_before, _ = self.stage
+        if (stage, total) != (before, total_before) or done < done_before:  # a stage may say later how much it has
             self.stage_eta = Eta(done, total)
         self.stage = (stage, done, total, note)
 

@@ -77,14 +77,26 @@ class ToldOnce:
 
     def __init__(self, service: Logger, memory: Memory, history: Sequence[dict[str, Any]]) -> None:
         self.service, self.memory = service, memory
-        for line in history:
-            self.log(int(line["step"]), {name: value for name, value in line.items() if name != "step"})
+        known = memory.last_step
+        try:
+            for line in history:
+                self._tell(int(line["step"]), {name: value for name, value in line.items() if name != "step"})
+        finally:  # once for all of them, as each note waits for the disk
+            if memory.last_step > known:
+                memory.note(memory.last_step)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """See `Logger`."""
-        if step > self.memory.last_step:
-            self.service.log(step, metrics)
+        if self._tell(step, metrics):
             self.memory.note(step)
+
+    def _tell(self, step: int, metrics: dict[str, float]) -> bool:
+        """Whether it did not know it yet."""
+        if step <= self.memory.last_step:
+            return False
+        self.service.log(step, metrics)
+        self.memory.last_step = step
+        return True
 
     def close(self) -> None:
         """See `Logger`."""

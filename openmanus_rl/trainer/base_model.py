@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from openmanus_rl.agent.demonstrations import (
@@ -29,7 +30,7 @@ from openmanus_rl.trainer.sft import SftSettings, fine_tune
 from openmanus_rl.workers.init_model import init_model, save
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from pathlib import Path
 
     from openmanus_rl.config.schema import Config
@@ -69,7 +70,8 @@ def find_base(config: Config, directory: Path, origin: Origin, display: Display)
 def _make_or_leave(config: Config, folder: Path, display: Display) -> None:
     """Make the model. A signal ends that between two demonstrations or two steps, a second one at once.
 
-    It may take half an hour, so nobody waits for its end; and half a warm start is of no use to the next run.
+    With several processes, the first one waits for the 64 demonstrations that are due, and then ends the processes. A
+    warm start may take half an hour, so nobody waits for its end; and half a warm start is of no use to the next run.
     """
     asked: list[str] = []
 
@@ -148,16 +150,15 @@ def make_base_model(config: Config, folder: Path, display: Display, go_on: Calla
     path = config.actor_rollout_ref.model.path
     model, tokenizer = new_model(path, env_texts(config, go_on), config.trainer.seed, display.say)
     if warm.episodes:
-        display.progress(DEMONSTRATIONS, 0, warm.episodes)
-        counts = DemoCounts()
-        processes = os.cpu_count() or 1 if warm.episodes >= WORTH_PROCESSES else 1
-        demonstrations = expert_episodes(
-            config, ChatTokens(tokenizer), warm.episodes, processes, warm.mistakes, counts, go_on
-        )
+        tasks, counts = expert_tasks(config, warm.episodes), DemoCounts()
+        display.progress(DEMONSTRATIONS, 0, len(tasks))
+        processes = os.cpu_count() or 1 if len(tasks) >= WORTH_PROCESSES else 1
+        demonstrations = expert_episodes(config, ChatTokens(tokenizer), tasks, processes, warm.mistakes, counts, go_on)
         samples = []
-        for trajectory in demonstrations:
-            samples += assemble(trajectory)
-            display.progress(DEMONSTRATIONS, counts.played, warm.episodes)
+        with closing(demonstrations):
+            for trajectory in demonstrations:
+                samples += assemble(trajectory)
+                display.progress(DEMONSTRATIONS, counts.played, len(tasks))
         tokens, seconds = sum(map(len, samples)), time.monotonic() - start
         if not samples:
             why = counts.first_error or f"the expert won none of them ({counts.others})"
@@ -194,21 +195,23 @@ def env_texts(config: Config, go_on: Callable[[], None] = lambda: None) -> list[
     return collect_texts(config.env, TEXT_EPISODES, config.trainer.seed, go_on)
 
 
-def expert_episodes(
-    config: Config, chat: ChatTokens, episodes: int, processes: int = 1, mistakes: float = 0.0,
-    counts: DemoCounts | None = None, go_on: Callable[[], None] = lambda: None,
-) -> Iterator[Trajectory]:  # fmt: skip
-    """What the environment's expert does in so many training tasks; only episodes that it won.
+def expert_tasks(config: Config, episodes: int) -> list[str]:
+    """So many training tasks; all of them where there are not as many.
 
-    The games are those of `env.seed`, the run's own: another seed's might hold a validation game of this one. `go_on`
-    is called before each task.
+    The games are those of `env.seed`, the run's own: another seed's might hold a validation game of this one.
     """
-    seed = config.trainer.seed
-    env = make_configured_env(config.env, seed)
+    env = make_configured_env(config.env, config.trainer.seed)
     try:
-        tasks = choose_tasks(tasks_of(env, config.env, "train"), episodes, seed)
+        return choose_tasks(tasks_of(env, config.env, "train"), episodes, config.trainer.seed)
     finally:
         env.close()
+
+
+def expert_episodes(
+    config: Config, chat: ChatTokens, tasks: list[str], processes: int = 1, mistakes: float = 0.0,
+    counts: DemoCounts | None = None, go_on: Callable[[], None] = lambda: None,
+) -> Generator[Trajectory]:  # fmt: skip
+    """What the environment's expert does in these tasks; only episodes that it won. `go_on` is called before each."""
     room = config.data.max_prompt_length
     if processes > 1:
         return demonstrate_parallel(

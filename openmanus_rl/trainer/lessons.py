@@ -19,7 +19,7 @@ from openmanus_rl.data.conversations import read_conversations
 from openmanus_rl.data.jsonl import read_trajectories
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from openmanus_rl.agent.prompts import ChatTokens
@@ -111,7 +111,7 @@ def recorded_env(path: Path) -> str:
     return next((trajectory.env_name for trajectory in read_trajectories(path)), "")
 
 
-def conversations_of(paths: Sequence[Path], chat: ChatTokens, intake: Intake) -> Iterator[Trajectory]:
+def conversations_of(paths: Sequence[Path], chat: ChatTokens, intake: Intake) -> Generator[Trajectory]:
     """The conversations of files, as token ids; those that cannot be learned from are counted."""
     for path in paths:
         for number, conversation in enumerate(read_conversations(path)):
@@ -119,7 +119,7 @@ def conversations_of(paths: Sequence[Path], chat: ChatTokens, intake: Intake) ->
             yield from _counted(named.item_id, partial(replay_conversation, named, chat), intake)
 
 
-def episodes_of(path: Path, chat: ChatTokens, env: EnvConfig, room: int, intake: Intake) -> Iterator[Trajectory]:
+def episodes_of(path: Path, chat: ChatTokens, env: EnvConfig, room: int, intake: Intake) -> Generator[Trajectory]:
     """The won episodes of a file of trajectories; those without token ids are shown again as the config says."""
     checked = False
     for trajectory in read_trajectories(path):

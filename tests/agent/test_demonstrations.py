@@ -1,16 +1,20 @@
 """Demonstrations are recorded exactly as rollouts of the same actions are."""
 
+import multiprocessing
 import os
 import random
 import select
+import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from openmanus_rl import exits
 from openmanus_rl.agent.demonstrations import (
     DemoCounts,
     choose_tasks,
@@ -32,6 +36,8 @@ from openmanus_rl.environments.webshop.env import WebshopEnv
 from openmanus_rl.environments.webshop.expert import WebshopExpert
 from openmanus_rl.rollout.engine import Request, SamplingParams
 from openmanus_rl.rollout.scripted_engine import ScriptedEngine
+from tests.agent.marked_rooms import is_there, who_plays
+from tests.conftest import REPOSITORY
 from tests.rollout.models import tokenizer
 
 CHAT = ChatTokens(tokenizer())
@@ -156,6 +162,65 @@ def test_processes_change_nothing() -> None:
     together = list(demonstrate_parallel(env, tasks, CHAT, 9000, counts=counts, chunk=3))
     assert together == list(demonstrate_configured(env, tasks, CHAT, 9000, counts=alone))
     assert counts == alone
+
+
+def test_ctrl_c_ends_processes_in_the_middle_of_an_episode(tmp_path: Path) -> None:
+    """They do not hear it themselves, and what they play here never ends."""
+    marks, out = tmp_path / "marks", tmp_path / "demos.jsonl"
+    marks.mkdir()
+    words = ["--env", "tests.agent.marked_rooms:MarkedRooms", f"env.options={{marks: {marks}, stuck: true}}"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "openmanus_rl", "demos", *words, "--processes", "2", "--out", str(out)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - as a terminal starts it
+    ) as process:  # fmt: skip
+        try:
+            playing = who_plays(marks, process, 2)
+            os.killpg(process.pid, signal.SIGINT)
+            told = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == exits.INTERRUPTED, told
+    assert "Traceback" not in told[1]
+    assert not any(map(is_there, playing))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marks"]
+
+
+def test_who_stops_listening_leaves_no_process_behind() -> None:
+    env = EnvConfig(env_name="grid", prompt_template="default", response_grammar="bare")
+    tasks = [f"train/{k}" for k in range(10)]
+    with closing(demonstrate_parallel(env, tasks, CHAT, 9000, chunk=1)) as played:
+        assert next(played).task_id == "train/0"
+        assert len(multiprocessing.active_children()) == 2
+    assert not multiprocessing.active_children()
+
+
+class NoExpert(GridEnv):
+    """Nobody knows how to play it."""
+
+    def expert(self) -> Any:
+        return None
+
+
+class Dies(GridEnv):
+    """Its process ends without a word, as one that is killed for its memory."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
+        os._exit(9 if options else seed or 0)
+
+
+@pytest.mark.parametrize(
+    ("env_class", "error", "told"),
+    [
+        (NoExpert, ValueError, "has no expert to learn from"),
+        (Dies, ChildProcessError, r"demonstrated train/[03] and what follows has died \(exit code 9\)"),
+    ],
+)
+def test_a_process_that_fails_is_told_of(env_class: type[GridEnv], error: type[Exception], told: str) -> None:
+    env = EnvConfig(env_name=f"{__name__}:{env_class.__name__}", prompt_template="default", response_grammar="bare")
+    with pytest.raises(error, match=told):
+        list(demonstrate_parallel(env, [f"train/{k}" for k in range(6)], CHAT, 9000, chunk=3))
+    assert not multiprocessing.active_children()
 
 
 KILLED = """

@@ -92,6 +92,34 @@ def test_what_comes_before_the_steps_is_told_every_minute_and_with_its_end(
     screen.close()
 
 
+def test_a_stage_says_what_is_left_once_it_knows_how_much_there_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    screen, _ = live()
+    screen.progress("collect", 0, 0, "")  # as a step's clock says it
+    now[0] += 500.0  # of which the episodes know nothing
+    for total in (128, 128, 64):  # a second round has as many episodes, a third fewer
+        screen.progress("collect", 0, total, "")
+        assert "left" not in panel(screen), "nothing is known yet"
+        now[0] += 60.0
+        screen.progress("collect", total // 4, total, "")
+        assert f"{total // 4}/{total}, 60 s, 3 min left" in panel(screen)
+    screen.close()
+
+    lines = PlainDisplay()
+    for total in (0, 100, 100):
+        lines.progress("demonstrations", 0, total)
+    now[0] += 60.0
+    lines.progress("demonstrations", 25, 100)
+    lines.progress("demonstrations", 0, 100)
+    now[0] += 120.0
+    lines.progress("demonstrations", 25, 100)
+    told = capsys.readouterr().out.splitlines()
+    assert told == ["demonstrations 25/100  3 min left", "demonstrations 25/100  6 min left"]
+
+
 @pytest.mark.parametrize(
     ("measured", "shown"),
     [

@@ -5,6 +5,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,15 @@ from typing import Any
 import orjson
 import pytest
 
-from openmanus_rl.tracking.loggers import PACKAGES, Loggers, RunInfo, make_loggers, missing_packages
+from openmanus_rl.tracking.loggers import (
+    PACKAGES,
+    Loggers,
+    Memory,
+    RunInfo,
+    ToldOnce,
+    make_loggers,
+    missing_packages,
+)
 from openmanus_rl.tracking.metrics_file import MetricsFile, read_metrics
 from openmanus_rl.trainer.main_ppo import training_problems
 from tests.trainer.runs import small_config
@@ -168,6 +177,29 @@ def test_a_service_that_fails_is_told_of_and_left_out() -> None:
     loggers.close()
     assert (bad.steps, good.steps, good.closed) == ([0], [0, 1, 2], True)
     assert told == ["bad failed at step 1 and is off (ConnectionError: no route); metrics.jsonl has everything"]
+
+
+@pytest.mark.parametrize(("fails_at", "told"), [(-1, 5), (3, 3), (0, 0)])
+def test_what_came_before_is_noted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int, told: int
+) -> None:
+    """Also where the service fails on the way: what it was told then is not told again."""
+    noted: list[int] = []
+    real = Memory.note
+    monkeypatch.setattr(Memory, "note", lambda memory, step: (noted.append(step), real(memory, step)))
+    history = [{"step": step, "success": value(step)} for step in range(5)]
+    with suppress(ConnectionError):
+        ToldOnce(Recorder(fails_at), Memory(tmp_path / "memory.json"), history)
+    assert noted == [told - 1] * (told > 0)
+    service = Recorder()
+    later = ToldOnce(service, Memory(tmp_path / "memory.json"), history)
+    assert service.steps == list(range(told, 5))
+    noted.clear()
+    for step in (4, 5, 6):
+        later.log(step, {"success": value(step)})
+    assert noted == [5, 6]
+    ToldOnce(service, Memory(tmp_path / "memory.json"), history)
+    assert noted == [5, 6], "nothing new"
 
 
 def test_a_missing_package_is_a_problem_of_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
