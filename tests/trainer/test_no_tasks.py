@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 
 from openmanus_rl import exits
-from openmanus_rl.agent.prompts import ChatTokens
 from openmanus_rl.environments.bandit import BanditEnv
 from openmanus_rl.environments.base import Split
 from openmanus_rl.environments.configured import NoTasksError
 from openmanus_rl.trainer import main_ppo
-from openmanus_rl.trainer.base_model import env_texts, expert_episodes
-from tests.rollout.models import tokenizer
+from openmanus_rl.trainer.base_model import env_texts, expert_tasks
 from tests.trainer.runs import small_config
 
 NOTHING = "alfworld/AlfredTWEnv has no tasks in train. Look at env.alfworld and what it points to: is a download"
@@ -56,7 +54,7 @@ def test_a_warm_start_without_tasks_says_so(tmp_path: Path) -> None:
     with pytest.raises(NoTasksError, match=NOTHING):
         env_texts(config)
     with pytest.raises(NoTasksError, match=NOTHING):
-        expert_episodes(config, ChatTokens(tokenizer()), 4)
+        expert_tasks(config, 4)
 
 
 @pytest.mark.parametrize(("frequency", "warnings"), [(1, 1), (0, 0)])
