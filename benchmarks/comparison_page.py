@@ -35,6 +35,7 @@ def measured(record: Record) -> str:
     """
     text = f"Measured {record['when'][:10]} on {record['machine']}"
     text += f", {record['memory_gib']:.0f} GiB" if "memory_gib" in record else ""
+    text += f", load {record['load']:.1f}" if "load" in record else ""
     text += f", commit {record['commit']}" if "commit" in record else ""
     text += f", {_versions(record['versions'])}" if record.get("versions") else ""
     beside = [f"{name}: {_versions(packages)}" for name, packages in record.get("peers", {}).items()]

@@ -23,7 +23,8 @@ when they are told to, so that sides take turns and noise hits all of them alike
 TextWorld, which is installed in our environment, take turns with us in one process. Figures are medians; a ratio is the
 median of the ratios of rounds that were measured one after the other, with the lowest and the highest, but for
 ALFWorld's, which are of one pass over all games. Everybody has **one thread**: the machine's two cores are shared with
-others, and two threads then wait for each other.
+others, and two threads then wait for each other. The load is the system's at the end, over five minutes: 1 is the
+benchmark itself, and what is above it was busy beside it.
 """
 
 GOALS = """

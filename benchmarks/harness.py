@@ -109,7 +109,7 @@ class Report:
         path = folder / f"{self.name}.json"
         record: dict[str, Any] = {
             "benchmark": self.name, "when": when, "machine": machine(), "memory_gib": round(memory_gib(), 1),
-            "commit": self.commit, "versions": versions(PACKAGES),
+            "load": round(os.getloadavg()[1], 1), "commit": self.commit, "versions": versions(PACKAGES),
         }  # fmt: skip
         record |= {"peers": self.peers} if self.peers else {}
         record |= {"rows": self.rows} | ({"raw": self.raw} if self.raw else {})
