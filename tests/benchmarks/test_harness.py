@@ -54,9 +54,10 @@ def test_a_result_says_what_it_depends_on(tmp_path: Path) -> None:
 
 def test_a_result_of_before_these_were_kept_is_shown() -> None:
     old = {"benchmark": "update", "when": "2026-11-16T17:01:46+00:00", "machine": "Intel, 2 cores", "rows": []}
-    assert measured(old) == "Measured 2026-11-16 on Intel, 2 cores. `python -m benchmarks update`"
-    changed = measured({**old, "since_then": "made with half of it."})
-    assert changed == f"{measured(old)}\n\nTo be repeated: made with half of it."
+    told = "Measured 2026-11-16 on Intel, 2 cores. `python -m benchmarks update`\n\nTo be repeated: "
+    assert measured(old) == f"{told}its commit was not written down."
+    assert measured({**old, "since_then": "made with half of it."}) == f"{told}made with half of it."
+    assert "To be repeated" not in measured({**old, "commit": "beccb0a"})
     records = kept()
     for record in records.values():
         for name in ("memory_gib", "commit", "versions", "peers"):

@@ -22,6 +22,8 @@ FLAGS = (
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_tabs: dict[str, list[Any]] = {}
+"""What is open, by server: a page asks again every few seconds, so it closes before its server does."""
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +48,10 @@ def browser() -> Iterator[Any]:
 def tab(browser: Any) -> Iterator[Callable[..., Any]]:
     """Opens tabs; an error in a page fails the test, and so does a request to anywhere else."""
     faults: list[str] = []
-    contexts = []
 
     def open_tab(address: str, may_fail: bool = False, **options: Any) -> Any:
         context = browser.new_context(viewport=options.pop("viewport", {"width": 1280, "height": 860}), **options)
-        contexts.append(context)
+        _tabs.setdefault(urlsplit(address).netloc, []).append(context)
         page = context.new_page()
         page.set_default_timeout(20_000)
         page.on("pageerror", lambda error: faults.append(f"error in the page: {error}"))
@@ -63,9 +64,14 @@ def tab(browser: Any) -> Iterator[Callable[..., Any]]:
         return page
 
     yield open_tab
-    for context in contexts:
-        context.close()
+    for server in list(_tabs):
+        _close_tabs(server)
     assert faults == []
+
+
+def _close_tabs(server: str) -> None:
+    for context in _tabs.pop(server, []):
+        context.close()
 
 
 def _note_foreign(faults: list[str], url: str, address: str) -> None:
@@ -75,8 +81,8 @@ def _note_foreign(faults: list[str], url: str, address: str) -> None:
 
 
 @contextmanager
-def serving(*paths: Path) -> Iterator[str]:
-    """The viewer on a free port of this machine."""
+def serving(*paths: Path, leaves_tabs: bool = False) -> Iterator[str]:
+    """The viewer on a free port of this machine; it closes its tabs, unless a test looks at what they do without it."""
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         make_app([RunFiles(path) for path in paths]), log_level="warning", access_log=False, lifespan="off", ws="none"
@@ -84,9 +90,12 @@ def serving(*paths: Path) -> Iterator[str]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
+    server_name = f"127.0.0.1:{listening.getsockname()[1]}"
     try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield f"http://{server_name}"
     finally:
+        if not leaves_tabs:
+            _close_tabs(server_name)
         server.should_exit = True
         thread.join()
         listening.close()

@@ -111,7 +111,7 @@ def test_a_run_that_goes_on_is_followed(tab: Tab, tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_gone_is_said(tab: Tab, shown_run: Path) -> None:
-    with serving(shown_run) as at:
+    with serving(shown_run, leaves_tabs=True) as at:
         page = tab(at, may_fail=True)
     expect(page.locator("#connection")).to_contain_text("does not answer")
     expect(page.locator("h1")).to_contain_text("first")
