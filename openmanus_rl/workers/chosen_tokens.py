@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-# Logits of a chunk have at most this many bytes, however large the vocabulary is. A GPU needs more to be kept busy; a CPU
-# is as fast with 24 MiB as with 32, and slower with 16.
+# Logits of a chunk have at most this many bytes, however large the vocabulary is. A GPU needs more to be kept busy; a
+# CPU is as fast with 24 MiB as with 32, and slower with 16.
 CHUNK_BYTES = {"cpu": 3 * 2**23, "cuda": 2**28}
 # Probabilities of this many chunks' bytes are kept for the backward pass; beyond it logits are computed again.
 KEPT_CHUNKS = 2
