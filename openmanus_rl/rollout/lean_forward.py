@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from openmanus_rl.rollout.products import linear, linear_added
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -44,7 +46,7 @@ def lean_forward(model: Any, input_ids: Tensor, plan: StepPlan, keep: Tensor) ->
         x = _attention(layer, index, x, cos, sin, plan)
         x = _gated(layer, x)
     x = _norm(inner.norm, x[keep])
-    return F.linear(x, model.lm_head.weight, model.lm_head.bias)
+    return linear(x, model.lm_head.weight, model.lm_head.bias)
 
 
 def _attention(layer: Any, index: int, x: Tensor, cos: Tensor, sin: Tensor, plan: StepPlan) -> Tensor:
@@ -75,11 +77,11 @@ def _norm(norm: Any, x: Tensor) -> Tensor:
     return F.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
-def _added(x: Tensor, h: Tensor, linear: Any) -> Tensor:
-    """x + linear(h), in one operation where the layer is a plain one."""
-    if linear.bias is None and type(linear) is torch.nn.Linear:
-        return torch.addmm(x, h, linear.weight.t())
-    out: Tensor = x + linear(h)
+def _added(x: Tensor, h: Tensor, layer: Any) -> Tensor:
+    """x + layer(h), in one operation where the layer is a plain one."""
+    if layer.bias is None and type(layer) is torch.nn.Linear:
+        return linear_added(x, h, layer.weight)
+    out: Tensor = x + layer(h)
     return out
 
 

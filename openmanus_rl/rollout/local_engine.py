@@ -19,6 +19,7 @@ from openmanus_rl.rollout.engine import Completion, Engine, Progress, Request, S
 from openmanus_rl.rollout.kv_cache import KVCache
 from openmanus_rl.rollout.lean_forward import is_lean, lean_forward
 from openmanus_rl.rollout.noise import uniforms
+from openmanus_rl.rollout.products import take_over
 from openmanus_rl.rollout.sampling import sample
 from openmanus_rl.rollout.scheduler import Feed, Running, Scheduler
 from openmanus_rl.rollout.stopping import StopChecker
@@ -68,6 +69,7 @@ class LocalEngine(Engine):
         self.stop = StopChecker(tokenizer)
         self.n_threads = n_threads
         self.lean = is_lean(model)
+        take_over(model)
         self.errors: list[Completion] = []
         self.device = next(model.parameters()).device
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
+
+from openmanus_rl.rollout.products import linear, product
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +70,7 @@ class _Chosen(torch.autograd.Function):
         kept: list[Tensor] = []
         ctx.computed_in = hidden.dtype
         for part in chunks(rows, vocabulary, chunk_tokens, device):
-            logits = F.linear(hidden[part], weight)
+            logits = linear(hidden[part], weight)
             ctx.computed_in = logits.dtype  # of autocast, which the backward pass does not know of
             logits = _scaled(logits, temperature)
             for some, places in _cached(logits, part):
@@ -96,19 +97,25 @@ class _Chosen(torch.autograd.Function):
             if kept:
                 probabilities = kept[number]
             else:
-                logits = _scaled(F.linear(states, narrow), ctx.temperature)
+                logits = _scaled(linear(states, narrow), ctx.temperature)
                 probabilities = logits.sub_(norms[part].unsqueeze(-1)).exp_()
             slopes = _slopes(
                 probabilities, tokens[part], _part(by_logprob, part), _part(by_entropy, part), entropy[part], bool(kept)
             )
             slopes = (slopes if ctx.temperature == 1.0 else slopes.div_(ctx.temperature)).to(ctx.computed_in)
             if of_hidden is not None:
-                of_hidden[part] = slopes @ narrow
-            if of_weight is not None and of_weight.dtype is slopes.dtype:
-                of_weight.addmm_(slopes.T, states)
-            elif of_weight is not None:
-                of_weight += slopes.T @ states
+                of_hidden[part] = product(slopes, narrow)
+            if of_weight is not None:
+                _add_product(of_weight, slopes.T, states)
         return of_hidden, of_weight, None, None, None
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a b. A product aside may be faster, and is not held where it would be larger than a chunk of logits."""
+    if total.dtype is a.dtype and total.numel() * 4 > _chunk_bytes(total.device.type):
+        total.addmm_(a, b)
+    else:
+        total += product(a, b)
 
 
 def _cached(logits: Tensor, part: slice) -> Iterator[tuple[Tensor, slice]]:

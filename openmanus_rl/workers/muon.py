@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from openmanus_rl.rollout.products import product
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -71,8 +73,8 @@ def orthogonalised(matrix: torch.Tensor) -> torch.Tensor:
     wide: torch.Tensor = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
     wide = wide / (wide.norm() + 1e-7)
     for _ in range(ROUNDS):
-        square = wide @ wide.T
-        wide = _A * wide + (_B * square + _C * (square @ square)) @ wide
+        square = product(wide, wide.T)
+        wide = _A * wide + product(_B * square + _C * product(square, square), wide)
     return wide.T if matrix.shape[0] > matrix.shape[1] else wide
 
 

@@ -18,6 +18,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from openmanus_rl.algorithms.entropy import entropy_from_logits
 from openmanus_rl.rollout.attention import UNSUPPORTED
+from openmanus_rl.rollout.products import take_over
 from openmanus_rl.workers.chosen_tokens import chosen_logprobs, chunks
 from openmanus_rl.workers.last_layer import read_at_places, takes_places
 from openmanus_rl.workers.logit_changes import changes, known_change
@@ -61,6 +62,7 @@ def prepare(model: Any) -> None:
     """
     model.config._attn_implementation = IMPLEMENTATION
     read_at_places(_decoder(model))
+    take_over(model)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0

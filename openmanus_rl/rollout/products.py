@@ -1,0 +1,119 @@
+"""Products of float32 matrices, by oneDNN where the library that torch asks for them is slow.
+
+On x86 torch leaves them to Intel's MKL, which uses half the width of an AMD processor with AVX-512; oneDNN, which torch
+has as well, uses all of it (`python -m benchmarks products`). Half of a small model's training is such products. The
+numbers are the same but for rounding, and nothing is narrower than float32. On other processors, and for other dtypes,
+devices and kinds of tensors, torch's own functions are called.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Below it a call costs more than it saves.
+FEWEST_ROWS = 16
+
+
+def onednn_is_faster() -> bool:
+    """Whether this is an AMD processor with AVX-512, and torch one with MKL and oneDNN."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return torch.backends.mkldnn.is_available() and "AuthenticAMD" in _processor()  # type: ignore[no-untyped-call]
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    return info.read_text(encoding="utf-8") if info.is_file() else platform.processor()
+
+
+BY_ONEDNN = onednn_is_faster()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W^T + b, as `torch.nn.functional.linear`; with gradients."""
+    if not _fits(x, weight):
+        return F.linear(x, weight, bias)
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        found: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+        return found
+    return _times(x, weight, bias)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a b, of two matrices; without gradients."""
+    if not _fits(a, b.T):
+        return a @ b
+    # A transposed first factor is read slowly; the fewer rows it has, the less often.
+    return _times(b.T, a).T if a.stride(0) == 1 and a.shape[0] > b.shape[1] else _times(a, b.T)
+
+
+def linear_added(x: Tensor, h: Tensor, weight: Tensor) -> Tensor:
+    """x + h W^T in one operation, for (rows, width); without gradients."""
+    if not _fits(h, weight):
+        return torch.addmm(x, h, weight.t())
+    found: Tensor = torch.ops.mkldnn._linear_pointwise.binary(h, x, weight, None, "add")
+    return found
+
+
+def take_over(model: torch.nn.Module) -> None:
+    """Let a model's linear layers compute by `linear`; nothing changes where torch's own is as fast."""
+    if not BY_ONEDNN:
+        return
+    for layer in model.modules():
+        if type(layer) is torch.nn.Linear and "forward" not in vars(layer):
+            layer.forward = MethodType(_forward, layer)  # type: ignore[method-assign]
+
+
+def _forward(layer: Any, x: Tensor) -> Tensor:
+    return linear(x, layer.weight, layer.bias)
+
+
+def _fits(x: Tensor, weight: Tensor) -> bool:
+    """Plain float32 tensors on the CPU, as large as it takes; what is sharded, narrow or symbolic is left to torch."""
+    return (
+        BY_ONEDNN
+        and x.dtype is weight.dtype is torch.float32
+        and x.device.type == weight.device.type == "cpu"
+        and type(x) in _PLAIN
+        and type(weight) in _PLAIN
+        and x.numel() >= FEWEST_ROWS * weight.shape[1] > 0
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _times(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return found
+
+
+class _Linear(torch.autograd.Function):
+    """y = x W^T + b;  dx = dy W,  dW = dy^T x,  db = the sum of dy over all rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _times(x, weight, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        by_x, by_weight, by_bias = ctx.needs_input_grad
+        rows = slopes.reshape(-1, weight.shape[0])
+        return (
+            _times(slopes, weight.T) if by_x else None,
+            product(rows.T, x.reshape(-1, weight.shape[1])) if by_weight else None,
+            rows.sum(0) if by_bias else None,
+        )

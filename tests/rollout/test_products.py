@@ -1,0 +1,193 @@
+"""Products by oneDNN: the numbers of torch's own functions, in every form; and only where they are meant."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from openmanus_rl.rollout import products
+from openmanus_rl.rollout.products import FEWEST_ROWS, linear, linear_added, onednn_is_faster, product, take_over
+from tests.rollout.models import make_model
+
+needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="ONEDNN ABSENT: torch is without it")
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """As on a machine where oneDNN is faster; holds the shapes of what was left to it."""
+    shapes: list[tuple[int, ...]] = []
+    times = products._times
+
+    def noted(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        shapes.append(tuple(x.shape))
+        return times(x, weight, bias)
+
+    monkeypatch.setattr(products, "BY_ONEDNN", True)
+    monkeypatch.setattr(products, "_times", noted)
+    return shapes
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@needs_onednn
+@pytest.mark.parametrize("shape", [(32, 12), (1, 40, 12), (2, 3, 16, 12)])
+@pytest.mark.parametrize("outputs", [5, 16, 30])
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_layer_and_its_gradients(
+    shape: tuple[int, ...], outputs: int, biased: bool, taken: list[tuple[int, ...]]
+) -> None:
+    layer = torch.nn.Linear(12, outputs, bias=biased)
+    reference = copy.deepcopy(layer).double()
+    take_over(layer)
+    x = random(*shape).requires_grad_()
+    wide = x.detach().double().requires_grad_()
+    slopes = random(*shape[:-1], outputs, seed=1)
+    found, expected = layer(x), reference(wide)
+    found.backward(slopes)
+    expected.backward(slopes.double())
+    # Forward, by its input, by its weight if that has rows enough.
+    assert len(taken) == 2 + (outputs >= FEWEST_ROWS)
+    pairs = [(found, expected), (x.grad, wide.grad), (layer.weight.grad, reference.weight.grad)]
+    for ours, theirs in [*pairs, (layer.bias.grad, reference.bias.grad)] if biased else pairs:
+        assert ours is not None
+        assert theirs is not None
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-5)
+
+
+@needs_onednn
+def test_only_the_gradients_that_are_asked_for(taken: list[tuple[int, ...]]) -> None:
+    x, weight = random(20, 4), random(18, 4, seed=1).requires_grad_()
+    linear(x, weight).sum().backward()
+    assert len(taken) == 2
+    assert x.grad is None
+    assert weight.grad is not None
+    torch.testing.assert_close(weight.grad, x.sum(0).expand(18, 4))
+    taken.clear()
+    linear(x, weight.detach())
+    with torch.no_grad():
+        linear(x, weight)
+    assert len(taken) == 2
+
+
+@needs_onednn
+def test_a_weight_that_is_used_twice_gets_both_gradients(taken: list[tuple[int, ...]]) -> None:
+    weight = random(6, 6).requires_grad_()
+    x = random(16, 6, seed=1)
+    linear(linear(x, weight), weight).sum().backward()
+    own = weight.grad
+    weight.grad = None
+    F.linear(F.linear(x, weight), weight).sum().backward()
+    assert taken
+    assert own is not None
+    assert weight.grad is not None
+    torch.testing.assert_close(own, weight.grad, rtol=1e-4, atol=1e-4)
+
+
+@needs_onednn
+@pytest.mark.parametrize("rows", [16, 40])
+@pytest.mark.parametrize("columns", [17, 90])
+def test_products_in_every_layout(rows: int, columns: int, taken: list[tuple[int, ...]]) -> None:
+    inner = 24
+    firsts = (random(rows, inner), random(inner, rows).T)
+    seconds = (random(inner, columns, seed=1), random(columns, inner, seed=1).T)
+    for a, b in itertools.product(firsts, seconds):
+        torch.testing.assert_close(product(a, b), a @ b, rtol=1e-4, atol=1e-5)
+    assert len(taken) == 4
+
+
+@needs_onednn
+def test_a_sum_with_a_product(taken: list[tuple[int, ...]]) -> None:
+    del taken
+    x, h, weight = random(20, 6), random(20, 4, seed=1), random(6, 4, seed=2)
+    torch.testing.assert_close(linear_added(x, h, weight), x + h @ weight.T, rtol=1e-4, atol=1e-5)
+
+
+LEFT_TO_TORCH = {
+    "double": lambda x, w: (x.double(), w.double()),
+    "bfloat16": lambda x, w: (x.bfloat16(), w.bfloat16()),
+    "few rows": lambda x, w: (x[:15], w),
+    "no rows": lambda x, w: (x[:0], w),
+    "nothing to add up": lambda x, w: (x[:, :0], w[:, :0]),
+    "nowhere": lambda x, w: (x.to("meta"), w.to("meta")),
+    "a tensor of its own kind": lambda x, w: (x.as_subclass(Named), w),
+}
+
+
+class Named(torch.Tensor):
+    """What a library may make of a tensor."""
+
+
+@needs_onednn
+@pytest.mark.parametrize("case", LEFT_TO_TORCH)
+def test_what_is_left_to_torch(case: str, taken: list[tuple[int, ...]]) -> None:
+    x, weight = LEFT_TO_TORCH[case](random(32, 4), random(3, 4, seed=1))
+    found, expected = linear(x, weight), F.linear(x, weight)
+    assert taken == []
+    assert found.dtype is expected.dtype
+    assert found.shape == expected.shape
+    added = torch.zeros_like(expected)
+    multiplied, summed = product(x, weight.T), linear_added(added, x, weight)
+    assert taken == []
+    if not found.is_meta:  # there are no numbers to compare
+        assert torch.equal(found, expected)
+        assert torch.equal(multiplied, x @ weight.T)
+        assert torch.equal(summed, torch.addmm(added, x, weight.T))
+
+
+@needs_onednn
+def test_mixed_precision_stays_mixed(taken: list[tuple[int, ...]]) -> None:
+    with torch.autocast("cpu", torch.float16):
+        assert linear(random(32, 4), random(3, 4)).dtype is torch.float16
+    assert taken == []
+
+
+@needs_onednn
+def test_a_model_says_the_same_and_so_does_its_copy(taken: list[tuple[int, ...]]) -> None:
+    model = make_model("qwen2")
+    tokens = torch.arange(40).unsqueeze(0)
+    with torch.no_grad():
+        expected = model(tokens).logits
+        take_over(model)
+        take_over(model)
+        twin = copy.deepcopy(model)
+        for weight in twin.parameters():
+            weight.mul_(0)
+        found = model(tokens).logits
+        calls = len(taken)
+        assert float(twin(tokens).logits.abs().max()) == 0, "a copy computes with its own weights"
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert calls == 1 + 7 * model.config.num_hidden_layers, "all its layers, once each"
+    assert [*model.state_dict()] == [*twin.state_dict()]
+
+
+def test_nothing_changes_where_torch_is_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "BY_ONEDNN", False)
+    layer = torch.nn.Linear(4, 4)
+    take_over(layer)
+    assert "forward" not in vars(layer)
+    x = random(32, 4)
+    assert torch.equal(linear(x, layer.weight, layer.bias), layer(x))
+    assert torch.equal(product(x, layer.weight.T), x @ layer.weight.T)
+
+
+@pytest.mark.parametrize(
+    ("processor", "capability", "libraries", "expected"),
+    [
+        ("vendor_id : AuthenticAMD", "AVX512", True, True),
+        ("vendor_id : AuthenticAMD", "AVX2", True, False),
+        ("vendor_id : GenuineIntel", "AVX512", True, False),
+        ("vendor_id : AuthenticAMD", "AVX512", False, False),
+    ],
+)
+def test_where_onednn_is_faster(
+    processor: str, capability: str, libraries: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_processor", lambda: processor)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: libraries)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    assert onednn_is_faster() is expected
