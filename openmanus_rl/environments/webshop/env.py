@@ -7,6 +7,7 @@ observation, reward, terminated, truncated, info = env.step("search[rain jacket]
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -79,7 +80,7 @@ class WebshopEnv(TextEnv):
         self.reward_bounds = (0.0, self.win_reward if reward == "success" else 1.0)
 
     def tasks(self, split: Split) -> Sequence[str]:
-        """One task a goal, shop after shop."""
+        """One task a goal, of one shop after the other: the first ones are of all shops."""
         return NumberedTasks(split, sum(len(shop.goals[split]) for shop in self.shops))
 
     def expert(self) -> Expert:
@@ -99,11 +100,15 @@ class WebshopEnv(TextEnv):
         return observation, info
 
     def _find(self, split: Split, number: int) -> tuple[Shop, Goal]:
-        for shop in self.shops:
-            if number < len(shop.goals[split]):
-                return shop, shop.goals[split][number]
-            number -= len(shop.goals[split])
-        raise AssertionError("a task's number lies within its split")
+        """Every shop's first goal, then every shop's second one, and so on; whoever has no more is passed over."""
+        sizes = [len(shop.goals[split]) for shop in self.shops]
+
+        def before(place: int) -> int:
+            return sum(min(size, place) for size in sizes)
+
+        place = bisect_right(range(max(sizes)), number, key=before) - 1
+        shop = [shop for shop, size in zip(self.shops, sizes, strict=True) if size > place][number - before(place)]
+        return shop, shop.goals[split][place]
 
     def step(self, action: str) -> StepResult:
         """Search or click; anything else changes nothing."""

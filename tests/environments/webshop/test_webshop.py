@@ -207,16 +207,20 @@ def test_a_product_does_not_depend_on_the_size_of_the_catalogue() -> None:
     assert WebshopEnv(products=80, seed=1).shop.catalogue.products[0] != small.products[0]
 
 
-def test_tasks_of_several_shops_follow_one_another() -> None:
-    one, two = WebshopEnv(products=400), WebshopEnv(products=400, shops=2)
+def test_the_first_tasks_are_of_all_shops() -> None:
+    env = WebshopEnv(products=400, shops=3)
     for split in ("train", "valid_seen", "valid_unseen"):
-        first = len(one.tasks(split))
-        goals = [shop.goals[split] for shop in two.shops]
-        assert len(two.tasks(split)) == sum(map(len, goals))
-        for number, goal in ((0, one.shop.goals[split][0]), (first - 1, goals[0][-1]), (first, goals[1][0])):
-            assert two.reset(options={"task": f"{split}/{number}"})[1]["goal"] == goal.instruction
-            assert two.goal.asin in {product.asin for product in two.shop.catalogue.products}
-    assert not {p.asin for p in two.shops[0].catalogue.products} & {p.asin for p in two.shops[1].catalogue.products}
+        goals = [shop.goals[split] for shop in env.shops]
+        assert len({len(of) for of in goals}) > 1, "else nobody runs out of goals"
+        expected = [
+            goal for round_ in itertools.zip_longest(*goals) for goal in round_ if goal is not None
+        ]  # fmt: skip
+        assert len(env.tasks(split)) == len(expected)
+        for number in {*range(0, len(expected), 7), *range(len(expected) - 40, len(expected))}:
+            assert env.reset(options={"task": f"{split}/{number}"})[1]["goal"] == expected[number].instruction
+            assert env.goal.asin in {product.asin for product in env.shop.catalogue.products}
+    asins = [{product.asin for product in shop.catalogue.products} for shop in env.shops]
+    assert len(set().union(*asins)) == sum(map(len, asins)), "each shop has products of its own"
 
 
 def test_families_of_valid_unseen_are_never_trained_on() -> None:
