@@ -48,20 +48,23 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _times(x, weight, bias)
 
 
+def linear_added(x: Tensor, h: Tensor, weight: Tensor) -> Tensor:
+    """x + h W^T, for (rows, width); without gradients."""
+    return _times(h, weight).add_(x) if _fits(h, weight) else torch.addmm(x, h, weight.t())
+
+
 def product(a: Tensor, b: Tensor) -> Tensor:
     """a b, of two matrices; without gradients."""
-    if not _fits(a, b.T):
-        return a @ b
+    return _times(a, b.T) if _fits(a, b.T) else a @ b
+
+
+def transposed_product(a: Tensor, b: Tensor) -> Tensor:
+    """a^T b, of two matrices with a row for each token; without gradients."""
+    if not _fits(a.T, b.T):
+        return a.T @ b
+    a, b = _whole_sizes(a), _whole_sizes(b)
     # A transposed first factor is read slowly; the fewer rows it has, the less often.
-    return _times(b.T, a).T if a.stride(0) == 1 and a.shape[0] > b.shape[1] else _times(a, b.T)
-
-
-def linear_added(x: Tensor, h: Tensor, weight: Tensor) -> Tensor:
-    """x + h W^T in one operation, for (rows, width); without gradients."""
-    if not _fits(h, weight):
-        return torch.addmm(x, h, weight.t())
-    found: Tensor = torch.ops.mkldnn._linear_pointwise.binary(h, x, weight, None, "add")
-    return found
+    return _times(b.T, a.T).T if a.shape[1] > b.shape[1] else _times(a.T, b.T)
 
 
 def take_over(model: torch.nn.Module) -> None:
@@ -94,8 +97,27 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _times(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return found
+    """x W^T + b, for rows of any shape."""
+    rows = x.reshape(-1, x.shape[-1])
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(_whole_sizes(rows), weight, bias, "none", [], "")
+    return found.resize_(*x.shape[:-1], weight.shape[0])  # the rows that were added are the last ones
+
+
+def _whole_sizes(rows: Tensor) -> Tensor:
+    """With rows of zeros up to the next of some hundred sizes.
+
+    oneDNN makes code for each new size, which takes as long as hundreds of small products, and every step has other
+    numbers of tokens. With four binary digits they grow by 4 % on average, and by an eighth at most.
+    """
+    count = len(rows)
+    size = 1 << max(0, count.bit_length() - 4)
+    whole = -(-count // size) * size
+    if whole == count:
+        return rows
+    grown = rows.new_empty(whole, rows.shape[1])
+    grown[:count] = rows
+    grown[count:] = 0
+    return grown
 
 
 class _Linear(torch.autograd.Function):
@@ -114,6 +136,6 @@ class _Linear(torch.autograd.Function):
         rows = slopes.reshape(-1, weight.shape[0])
         return (
             _times(slopes, weight.T) if by_x else None,
-            product(rows.T, x.reshape(-1, weight.shape[1])) if by_weight else None,
+            transposed_product(rows, x.reshape(-1, weight.shape[1])) if by_weight else None,
             rows.sum(0) if by_bias else None,
         )

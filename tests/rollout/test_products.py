@@ -8,7 +8,15 @@ import torch
 import torch.nn.functional as F
 
 from openmanus_rl.rollout import products
-from openmanus_rl.rollout.products import FEWEST_ROWS, linear, linear_added, onednn_is_faster, product, take_over
+from openmanus_rl.rollout.products import (
+    FEWEST_ROWS,
+    linear,
+    linear_added,
+    onednn_is_faster,
+    product,
+    take_over,
+    transposed_product,
+)
 from tests.rollout.models import make_model
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="ONEDNN ABSENT: torch is without it")
@@ -96,7 +104,30 @@ def test_products_in_every_layout(rows: int, columns: int, taken: list[tuple[int
     seconds = (random(inner, columns, seed=1), random(columns, inner, seed=1).T)
     for a, b in itertools.product(firsts, seconds):
         torch.testing.assert_close(product(a, b), a @ b, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(transposed_product(a.T, b), a @ b, rtol=1e-4, atol=1e-5)
+    assert len(taken) == 8
+
+
+@needs_onednn
+@pytest.mark.parametrize("rows", [16, 17, 31, 33, 100, 127, 1025])
+def test_any_number_of_rows(rows: int, taken: list[tuple[int, ...]]) -> None:
+    """What is added to make it one of few sizes is not seen, even where memory held something else before."""
+    x, other, weight = random(rows, 6), random(rows, 20, seed=1), random(20, 6, seed=2)
+    torch.full((2000, 20), float("nan"))
+    assert linear(x, weight).shape == (rows, 20)
+    torch.testing.assert_close(linear(x, weight), x @ weight.T, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(transposed_product(other, x), other.T @ x, rtol=1e-4, atol=1e-4)
+    assert linear(x, weight).is_contiguous()
     assert len(taken) == 4
+
+
+def test_few_sizes() -> None:
+    """One in eight of each power of two, never an eighth more than there is."""
+    sizes = {rows: len(products._whole_sizes(torch.ones(rows, 1))) for rows in range(1, 3000)}
+    assert all(rows <= size <= rows * 9 / 8 for rows, size in sizes.items())
+    assert {size for size in sizes.values() if 512 <= size < 1024} == set(range(512, 1024, 64))
+    assert sizes[17] == 18
+    assert float(products._whole_sizes(torch.ones(17, 1)).sum()) == 17
 
 
 @needs_onednn
