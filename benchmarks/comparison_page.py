@@ -134,6 +134,12 @@ def _update(record: Record) -> str:
     return "\n\n".join(parts)
 
 
+def _products(record: Record) -> str:
+    columns = {"gflops": "GFLOP/s", "tokens_a_second": "tokens/s"}
+    rows = [row for row in record["rows"] if columns.keys() & row.keys()]
+    return "\n\n".join([texts.PRODUCTS, measured(record), table(columns, rows), _ratios(record)]) if rows else ""
+
+
 def _advantages(record: Record) -> str:
     sizes = table({"ms": "ms", "us_a_row": "µs a row"}, _picked(record, lambda what: "rows of" in what))
     columns = {
@@ -197,6 +203,7 @@ SECTIONS: dict[str, Callable[[Record], str]] = {
     "training_step": _step,
     "trl_settings": _trl_settings,
     "update": _update,
+    "products": _products,
     "advantages": _advantages,
     "alfworld": _alfworld,
     "webshop": _webshop,

@@ -97,7 +97,8 @@ episodes have different lengths (5 to 19 turns) the bare loop pads them, and our
 
 Ours can be faster than the bare loop because it does less: of the last layer, only keys and values are computed where
 the agent wrote nothing (`workers/last_layer.py`); and its micro-batches have 4,096 tokens, whose activations a CPU's
-caches and its allocator like better than those of the whole batch.
+caches and its allocator like better than those of the whole batch. On an AMD processor its products are faster, too
+(the next section).
 """
 
 UPDATE_IN_PASSES = """
@@ -110,6 +111,15 @@ Peak memory of a process that makes two updates on 8 episodes of 9 turns, one mi
 it held before there was a model. A larger vocabulary has a larger embedding, of which there are weights, gradients and
 two moments; what else is held at the peak is the last column. Where gradients of several micro-batches are added up,
 the output matrix's gradient of one micro-batch comes on top for a moment, on both sides.
+"""
+
+PRODUCTS = """
+## Products of matrices
+
+On an AMD processor with AVX-512, float32 layers, their gradients, logits and Muon compute by oneDNN, which is a part of
+torch; torch itself leaves them to MKL, which uses half of such a processor's width. On other processors nothing is
+changed. The products are those of a layer of 256 inputs and 1,024 outputs on 2,048 tokens; the update is the one above.
+Both ways take turns in one process.
 """
 
 ADVANTAGES = """

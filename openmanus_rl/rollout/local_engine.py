@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from openmanus_rl.rollout.stopping import Decoder
 
 GIB = 2**30
+# Rows of the cache that do not follow one another are read together while they are short: they have to be copied out,
+# and for longer ones that takes more time than calls of their own.
+LONGEST_COPIED = 256
 
 
 class LocalEngine(Engine):
@@ -306,6 +309,9 @@ def _blocks(
         while last < len(rows):
             size = counts[first : last + 1]
             if 1 - size.sum() / (size.max() * len(size)) > MAX_PADDING:
+                break
+            apart = rows[last] != rows[last - 1] + 1
+            if apart and (starts + counts)[first : last + 1].max() > LONGEST_COPIED:
                 break
             last += 1
         block = slice(first, last)
