@@ -26,8 +26,21 @@ if TYPE_CHECKING:
 IMPLEMENTATION = "openmanus_rl_cached"
 # Arguments that change what attention computes, which this file does not implement.
 UNSUPPORTED = ("softcap", "s_aux", "position_bias")
-# Reading rows are padded to one length within a block; a block ends where padding would exceed this share.
-MAX_PADDING = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Neighbouring rows of the cache of which most decode one token: tokens `first` to `last` of the flat ones."""
+
+    first: int
+    last: int
+    row: int
+    count: int
+    longest: int
+    lengths: Tensor | None
+    """How much of each row is seen; None where all are as long as the longest."""
+    inside: Tensor | None
+    """Which of the rows decode; None where all do."""
 
 
 @dataclass(slots=True)
@@ -59,11 +72,7 @@ class StepPlan:
     cache: KVCache
     rows: Tensor
     positions: Tensor
-    decoding: int
-    decode_rows: Tensor
-    decode_lengths: Tensor
-    span: int
-    longest: int
+    decoding: list[Stretch]
     reading: list[Reading]
     masks: dict[Any, Tensor] = field(default_factory=dict)
 
@@ -72,36 +81,38 @@ class StepPlan:
         keys, values = self.cache.layer(layer, key, value)
         keys[self.rows, :, self.positions] = key
         values[self.rows, :, self.positions] = value
-        parts = [self._decode(query[: self.decoding], keys, values, scale, window)] if self.decoding else []
+        parts = [self._decode(stretch, query, keys, values, scale, window) for stretch in self.decoding]
         parts += [self._read(block, query, keys, values, scale, window) for block in self.reading]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-    def _decode(self, query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None) -> Tensor:
-        count, heads, size = query.shape
+    def _decode(
+        self, stretch: Stretch, flat: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None
+    ) -> Tensor:
+        heads, size = flat.shape[1:]
         groups = keys.shape[1]
-        query = query.reshape(count, groups, heads // groups, size)
-        mask = self._decode_mask(query.dtype, window)
-        if self.span:  # most rows decode: all of them are attended to, without copying any
-            spread = query.new_zeros(self.span, groups, heads // groups, size)
-            spread[self.decode_rows] = query
-            used = slice(0, self.span)
-            keys, values = keys[used, :, : self.longest], values[used, :, : self.longest]
-            out = F.scaled_dot_product_attention(spread, keys, values, attn_mask=mask, scale=scale)[self.decode_rows]
-        else:
-            keys = keys[self.decode_rows, :, : self.longest]
-            values = values[self.decode_rows, :, : self.longest]
-            out = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
-        return out.reshape(count, heads, -1)
+        query = flat[stretch.first : stretch.last].reshape(-1, groups, heads // groups, size)
+        if stretch.inside is not None:  # rows that do not decode are attended to as well, without copying any
+            query = query.new_zeros(stretch.count, *query.shape[1:]).index_copy_(0, stretch.inside, query)
+        used = slice(stretch.row, stretch.row + stretch.count)
+        keys, values = keys[used, :, : stretch.longest], values[used, :, : stretch.longest]
+        mask = self._decode_mask(stretch, flat.dtype, window)
+        out = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
+        out = out if stretch.inside is None else out[stretch.inside]
+        return out.reshape(-1, heads, size)
 
-    def _decode_mask(self, dtype: torch.dtype, window: int | None) -> Tensor:
-        if ("decode", window) not in self.masks:
-            place = torch.arange(self.longest, device=self.decode_lengths.device)
-            lengths = self.decode_lengths.unsqueeze(-1)
-            seen = place < lengths
+    def _decode_mask(self, stretch: Stretch, dtype: torch.dtype, window: int | None) -> Tensor | None:
+        narrow = window is not None and stretch.longest > window
+        if stretch.lengths is None and not narrow:
+            return None
+        name = ("decode", stretch.first, window)
+        if name not in self.masks:
+            place = torch.arange(stretch.longest, device=self.rows.device)
+            lengths = stretch.longest if stretch.lengths is None else stretch.lengths.unsqueeze(-1)
+            seen = (place < lengths).expand(stretch.count, -1)
             if window is not None:
-                seen &= place >= lengths - window
-            self.masks["decode", window] = _additive(seen, dtype)[:, None, None, :]
-        return self.masks["decode", window]
+                seen = seen & (place >= lengths - window)
+            self.masks[name] = _additive(seen, dtype)[:, None, None, :]
+        return self.masks[name]
 
     def _read(
         self, block: Reading, flat: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None

@@ -7,9 +7,11 @@ capacity would exceed the budget, and whoever loses a row is computed again late
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,22 +78,22 @@ class KVCache:
         self.tokens[: len(kept), :width] = old_tokens[kept, :width]
         self.lengths[: len(kept)] = old_lengths[kept]
         self.rows = rows
-        for layer, pair in self.layers.items():
-            self.layers[layer] = (self._moved(pair[0], kept), self._moved(pair[1], kept))
+        for layer, (keys, values) in self.layers.items():
+            self.layers[layer] = (self._moved(keys, kept), self._moved(values, kept))
 
     def _moved(self, old: Tensor, kept: list[int]) -> Tensor:
-        _, heads, capacity, size = old.shape
-        new = old.new_zeros(self.rows, heads, self.capacity, size)
-        width = min(capacity, self.capacity)
-        if kept:
-            new[: len(kept), :, :width] = old[kept, :, :width]
+        """What rows hold, in longer rows."""
+        new = _zeros(old, (self.rows, old.shape[1], self.capacity, old.shape[3]))
+        for place, row in enumerate(kept):
+            length = int(self.lengths[place])
+            new[place, :, :length] = old[row, :, :length]
         return new
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """The tensors of a layer, made when its first keys (tokens, heads, size) are seen."""
         if index not in self.layers:
             self.layers[index] = tuple(
-                states.new_zeros(self.rows, states.shape[1], self.capacity, states.shape[2]) for states in (key, value)
+                _zeros(states, (self.rows, states.shape[1], self.capacity, states.shape[2])) for states in (key, value)
             )  # type: ignore[assignment]
         return self.layers[index]
 
@@ -127,3 +129,14 @@ class KVCache:
         if self.rows < self.rows_at(first):
             self.layers.clear()
             self.grow(first, ())
+
+
+def _zeros(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Zeros of a tensor's type and place.
+
+    A CPU's come from numpy, whose zeros are memory that the system has not handed out yet: most rows never get as long
+    as the longest, and filling them all takes a second a gigabyte.
+    """
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    return torch.from_numpy(np.zeros(math.prod(shape) * like.element_size(), np.uint8)).view(like.dtype).view(shape)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from openmanus_rl.rollout.attention import IMPLEMENTATION, MAX_PADDING, Reading, StepPlan, running
+from openmanus_rl.rollout.attention import IMPLEMENTATION, running
 from openmanus_rl.rollout.engine import Completion, Engine, Progress, Request, SamplingParams, failed
 from openmanus_rl.rollout.kv_cache import KVCache
 from openmanus_rl.rollout.lean_forward import is_lean, lean_forward
@@ -22,6 +22,7 @@ from openmanus_rl.rollout.noise import uniforms
 from openmanus_rl.rollout.products import take_over
 from openmanus_rl.rollout.sampling import sample
 from openmanus_rl.rollout.scheduler import Feed, Running, Scheduler
+from openmanus_rl.rollout.step_plan import make_plan, tokens_a_call
 from openmanus_rl.rollout.stopping import StopChecker
 from openmanus_rl.rollout.threads import fastest_threads, threads
 from openmanus_rl.rollout.weight_images import images
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from openmanus_rl.rollout.stopping import Decoder
 
 GIB = 2**30
-# Rows of the cache that do not follow one another are read together while they are short: they have to be copied out,
-# and for longer ones that takes more time than calls of their own.
-LONGEST_COPIED = 256
 
 
 class LocalEngine(Engine):
@@ -65,7 +63,8 @@ class LocalEngine(Engine):
             raise ValueError(f"max_model_len={max_model_len} is longer than the model's context of {limit}")
         self.max_model_len: int = max_model_len or limit or 4096
         cache = KVCache(max_num_seqs, self.max_model_len, int(kv_cache_gb * GIB))
-        cache.measured(_bytes_per_token(config, next(model.parameters()).dtype))
+        bytes_per_token = _bytes_per_token(config, next(model.parameters()).dtype)
+        cache.measured(bytes_per_token)
         self.max_sessions = max_num_seqs
         self.scheduler = Scheduler(cache, max_batch_tokens, self.stats)
         self.vocabulary: int = config.vocab_size
@@ -75,6 +74,7 @@ class LocalEngine(Engine):
         take_over(model)
         self.errors: list[Completion] = []
         self.device = next(model.parameters()).device
+        self.tokens_a_call = tokens_a_call(self.device, bytes_per_token // config.num_hidden_layers)
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests; one that cannot fit is given back as an error by the next poll."""
@@ -168,7 +168,7 @@ class LocalEngine(Engine):
     def _run(self, feeds: list[Feed], token_ids: NDArray[np.int32], cache: KVCache) -> Tensor:
         """The model on all tokens of the feeds; logits (drawing rows, vocabulary)."""
         device = next(self.model.parameters()).device
-        plan = make_plan(cache, feeds, device)
+        plan = make_plan(cache, feeds, self.tokens_a_call, device)
         ends = np.cumsum([feed.stop - feed.start for feed in feeds]) - 1
         keep = torch.from_numpy(ends[[feed.samples for feed in feeds]]).to(device)
         input_ids = torch.from_numpy(token_ids).long().to(device)
@@ -265,66 +265,6 @@ class LocalEngine(Engine):
         finally:
             config._attn_implementation = was
             self.model.train(training)
-
-
-def make_plan(cache: KVCache, feeds: list[Feed], device: torch.device) -> StepPlan:
-    """What attention needs to know about the feeds, as tensors; rows that decode come first in `feeds`."""
-    counts = np.array([feed.stop - feed.start for feed in feeds])
-    rows = np.array([feed.running.row for feed in feeds])
-    starts = np.array([feed.start for feed in feeds])
-    decoding = int((counts == 1).sum())
-    firsts = np.cumsum(counts) - counts
-    positions = np.arange(counts.sum()) - np.repeat(firsts - starts, counts)
-    lengths = starts + 1
-    span = int(rows[:decoding].max()) + 1 if decoding else 0
-    if decoding * 2 < span:
-        span = 0  # few rows decode: they are copied out
-    decode_lengths = lengths[:decoding]
-    if span:
-        spread = np.ones(span, np.int64)
-        spread[rows[:decoding]] = decode_lengths
-        decode_lengths = spread
-    longest = int(lengths[:decoding].max()) if decoding else 0
-    tensors = [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in (np.repeat(rows, counts), positions)]
-    return StepPlan(
-        cache=cache,
-        rows=tensors[0],
-        positions=tensors[1],
-        decoding=decoding,
-        decode_rows=torch.from_numpy(rows[:decoding]).to(device),
-        decode_lengths=torch.from_numpy(decode_lengths).to(device),
-        span=span,
-        longest=longest,
-        reading=list(_blocks(rows, starts, counts, firsts, decoding, device)),
-    )
-
-
-def _blocks(
-    rows: np.ndarray, starts: np.ndarray, counts: np.ndarray, firsts: np.ndarray, decoding: int, device: torch.device
-) -> Iterator[Reading]:
-    """Neighbouring reading rows in blocks of similar length."""
-    first = decoding
-    while first < len(rows):
-        last = first + 1
-        while last < len(rows):
-            size = counts[first : last + 1]
-            if 1 - size.sum() / (size.max() * len(size)) > MAX_PADDING:
-                break
-            apart = rows[last] != rows[last - 1] + 1
-            if apart and (starts + counts)[first : last + 1].max() > LONGEST_COPIED:
-                break
-            last += 1
-        block = slice(first, last)
-        yield Reading(
-            rows=torch.from_numpy(rows[block]).to(device),
-            starts=torch.from_numpy(starts[block]).to(device),
-            counts=torch.from_numpy(counts[block]).to(device),
-            first=int(firsts[first]),
-            width=int(counts[block].max()),
-            longest=int((starts[block] + counts[block]).max()),
-            row=int(rows[first]) if (np.diff(rows[block]) == 1).all() else None,
-        )
-        first = last
 
 
 def _bytes_per_token(config: Any, dtype: torch.dtype) -> int:

@@ -2,12 +2,16 @@
 
 import copy
 import dataclasses
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from openmanus_rl.rollout import step_plan
 from openmanus_rl.rollout.engine import Completion, Request, SamplingParams
 from openmanus_rl.rollout.local_engine import LocalEngine
 from openmanus_rl.rollout.noise import key_of, uniforms
@@ -76,6 +80,40 @@ def test_less_room_gives_the_same_tokens(kind: str, limit: str) -> None:
         assert np.allclose(one.logprobs, other.logprobs, atol=1e-4)
     assert (engine.stats.evictions > 0) == (limit != "16 tokens a pass")
     assert (engine.stats.recomputed > 0) == (limit != "16 tokens a pass")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("call", [-1000, 40, 10**9])
+def test_rows_may_be_attended_to_in_any_stretches(kind: str, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one, in some stretches, and all together with whatever is idle among them."""
+    found: list[Any] = []
+    stretch = step_plan.Stretch
+    monkeypatch.setattr(step_plan, "Stretch", lambda **told: found.append(stretch(**told)) or found[-1])
+    monkeypatch.setattr(step_plan, "LONGEST_COPIED", 0 if call < 0 else 256)
+    model = make_model(kind)
+    engine = LocalEngine(model, n_threads=1)
+    engine.tokens_a_call = call
+    for prompt, answer in play(engine):
+        assert np.allclose(answer.logprobs, plain_logprobs(model, prompt, answer.token_ids), atol=1e-4)
+    assert (max(one.count for one in found) > 1) == (call > 0)
+    assert any(one.inside is not None for one in found) == (call > 0)
+    assert any(one.lengths is None for one in found)
+
+
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=20, unique=True).map(sorted),
+    st.lists(st.integers(1, 300), min_size=20, max_size=20),
+    st.integers(0, 500),
+)
+def test_stretches_cost_no_more_than_rows_one_by_one(rows: list[int], lengths: list[int], call: int) -> None:
+    lengths = lengths[: len(rows)]
+    ends = list(step_plan.stretch_ends(rows, lengths, call))
+    assert ends == sorted(set(ends))
+    assert ends[-1] == len(rows)
+    cost = sum(
+        (rows[last - 1] - rows[first] + 1) * max(lengths[first:last]) + call for first, last in pairwise([0, *ends])
+    )
+    assert cost <= sum(lengths) + call * len(rows)
 
 
 def test_rows_grow_while_episodes_run_and_late_ones_are_evicted_in_mid_response() -> None:
