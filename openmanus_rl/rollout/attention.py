@@ -98,7 +98,7 @@ class StepPlan:
         mask = self._decode_mask(stretch, flat.dtype, window)
         out = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
         out = out if stretch.inside is None else out[stretch.inside]
-        return out.reshape(-1, heads, size)
+        return out.reshape(stretch.last - stretch.first, heads, -1)  # values may be of another size than queries
 
     def _decode_mask(self, stretch: Stretch, dtype: torch.dtype, window: int | None) -> Tensor | None:
         narrow = window is not None and stretch.longest > window
@@ -181,7 +181,10 @@ def cached_attention(
     del attention_mask
     asked = [name for name in UNSUPPORTED if more.get(name) is not None]
     if asked:
-        raise NotImplementedError(f"the local engine does not implement attention with {', '.join(asked)}; use vllm")
+        raise ValueError(
+            f"the local engine does not implement attention with {', '.join(asked)}, as this model needs it; "
+            "use actor_rollout_ref.rollout.name=vllm"
+        )
     if _plan is None:
         raise RuntimeError("a model prepared for the local engine was called outside of it")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

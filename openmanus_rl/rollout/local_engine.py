@@ -16,9 +16,11 @@ import torch
 
 from openmanus_rl.rollout.attention import IMPLEMENTATION, running
 from openmanus_rl.rollout.engine import Completion, Engine, Progress, Request, SamplingParams, failed
+from openmanus_rl.rollout.engine_check import check_run, refuse_stateful
 from openmanus_rl.rollout.kv_cache import KVCache
 from openmanus_rl.rollout.lean_forward import is_lean, lean_forward
 from openmanus_rl.rollout.noise import uniforms
+from openmanus_rl.rollout.own_numbers import OwnNumbers
 from openmanus_rl.rollout.products import take_over
 from openmanus_rl.rollout.sampling import sample
 from openmanus_rl.rollout.scheduler import Feed, Running, Scheduler
@@ -62,19 +64,19 @@ class LocalEngine(Engine):
         if max_model_len is not None and limit is not None and max_model_len > limit:
             raise ValueError(f"max_model_len={max_model_len} is longer than the model's context of {limit}")
         self.max_model_len: int = max_model_len or limit or 4096
+        self.lean = is_lean(model)
+        take_over(model)
+        self.device = next(model.parameters()).device
+        layers = self._check()
+        self.tokens_a_call = tokens_a_call(self.device, max(layers))
         cache = KVCache(max_num_seqs, self.max_model_len, int(kv_cache_gb * GIB))
-        bytes_per_token = _bytes_per_token(config, next(model.parameters()).dtype)
-        cache.measured(bytes_per_token)
+        cache.measured(sum(layers))
         self.max_sessions = max_num_seqs
         self.scheduler = Scheduler(cache, max_batch_tokens, self.stats)
         self.vocabulary: int = config.vocab_size
         self.stop = StopChecker(tokenizer)
         self.n_threads = n_threads
-        self.lean = is_lean(model)
-        take_over(model)
         self.errors: list[Completion] = []
-        self.device = next(model.parameters()).device
-        self.tokens_a_call = tokens_a_call(self.device, bytes_per_token // config.num_hidden_layers)
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests; one that cannot fit is given back as an error by the next poll."""
@@ -220,6 +222,13 @@ class LocalEngine(Engine):
             r.version,
         )
 
+    def _check(self) -> list[int]:
+        """Bytes of a token in each layer's cache, and no model that would be sampled wrongly."""
+        refuse_stateful(self.model)
+        own, self.tokens_a_call = OwnNumbers.of(self.model), 0
+        with self._prepared(), torch.inference_mode():
+            return check_run(self.model, own, self._run)
+
     def choose_threads(self) -> int:
         """The number of threads of a step: the given one, else measured now, once."""
         if self.n_threads is None:
@@ -265,10 +274,3 @@ class LocalEngine(Engine):
         finally:
             config._attn_implementation = was
             self.model.train(training)
-
-
-def _bytes_per_token(config: Any, dtype: torch.dtype) -> int:
-    heads = config.num_attention_heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return int(2 * config.num_hidden_layers * kv_heads * head_dim * dtype.itemsize)

@@ -106,8 +106,8 @@ def _blocks(
             size = counts[first : last + 1]
             if 1 - size.sum() / (size.max() * len(size)) > MAX_PADDING:
                 break
-            apart = rows[last] != rows[last - 1] + 1
-            if apart and (starts + counts)[first : last + 1].max() > LONGEST_COPIED:
+            copied = (np.diff(rows[first : last + 1]) != 1).any()
+            if copied and (starts + counts)[first : last + 1].max() > LONGEST_COPIED:
                 break
             last += 1
         block = slice(first, last)

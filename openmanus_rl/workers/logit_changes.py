@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Settings that change logits, and the value at which they do not.
 SETTINGS = {
     "logit_scale": 1.0, "final_logit_softcapping": None, "logits_scaling": 1.0, "output_multiplier_scale": 1.0,
+    "lm_head_multiplier": 1.0,
 }  # fmt: skip
 
 
@@ -44,7 +45,9 @@ KNOWN: dict[str, tuple[str, Callable[[float, Tensor], Tensor]]] = {
     "GraniteForCausalLM": ("logits_scaling", _divided),
     "GraniteMoeForCausalLM": ("logits_scaling", _divided),
     "GraniteMoeSharedForCausalLM": ("logits_scaling", _divided),
+    "GraniteMoeHybridForCausalLM": ("logits_scaling", _divided),
     "HyperCLOVAXForCausalLM": ("logits_scaling", _times),
+    "FalconH1ForCausalLM": ("lm_head_multiplier", _times),
 }
 
 

@@ -2,13 +2,16 @@
 
 Attention stays within each sequence. Logits are computed for the asked tokens only, so memory does not grow with
 vocabulary times sequence length; so is most of the last layer (last_layer.py).
+
+Some models cannot be run so: those that carry a state from token to token (Qwen3.5, Granite 4 hybrid, LFM2), and those
+that do not tell their attention where sequences begin. They get padded rows, and attend as they always did.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +21,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from openmanus_rl.algorithms.entropy import entropy_from_logits
 from openmanus_rl.rollout.attention import UNSUPPORTED
+from openmanus_rl.rollout.own_numbers import OwnNumbers
 from openmanus_rl.rollout.products import take_over
 from openmanus_rl.workers.chosen_tokens import chosen_logprobs, chunks
 from openmanus_rl.workers.last_layer import read_at_places, takes_places
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 IMPLEMENTATION = "openmanus_rl_packed"
+_MARK = "_openmanus_rl_end_to_end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,10 @@ class Packed:
 def hidden_before(model: Any, packed: Packed, targets: Tensor) -> Tensor:
     """(targets, width): the last hidden state before each target; of a causal language model, or of its decoder."""
     inner, places = _decoder(model), targets - 1
+    if not runs_end_to_end(inner):
+        rows, columns, inputs = _padded(packed, places)
+        states: Tensor = inner(**inputs).last_hidden_state
+        return states[rows, columns]
     if takes_places(inner, places, len(packed.token_ids)):
         hidden: Tensor = inner(**_inputs(packed), places=places).last_hidden_state[0]
         return hidden
@@ -56,19 +65,54 @@ def _decoder(model: Any) -> Any:
 
 
 def prepare(model: Any) -> None:
-    """Let a model attend within packed sequences; without any it attends as it always did.
+    """Let a model attend within packed sequences, if it can; without any it attends as it always did.
 
-    Dropout is turned off: the policy that is updated must be the policy that was sampled.
+    Dropout is turned off: the policy that is updated must be the policy that was sampled. ValueError if the log-probs
+    that are trained would not be those of the model's own forward pass.
     """
-    model.config._attn_implementation = IMPLEMENTATION
-    read_at_places(_decoder(model))
-    take_over(model)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
         # Some models hand a number to F.dropout, or leave out layers.
         for name in [name for name, value in vars(module).items() if "drop" in name and isinstance(value, float)]:
             setattr(module, name, 0.0)
+    decoder = _decoder(model)
+    read_at_places(decoder)
+    take_over(model)
+    if not hasattr(decoder, _MARK):
+        _find_out(model, decoder)
+    if runs_end_to_end(decoder):
+        model.config._attn_implementation = IMPLEMENTATION
+
+
+def runs_end_to_end(decoder: Any) -> bool:
+    """Whether the sequences of a prepared model lie end to end; otherwise they are rows of their own."""
+    return getattr(decoder, _MARK, True)
+
+
+def _find_out(model: Any, decoder: Any) -> None:
+    """Compare with the model's own forward pass: end to end, which is faster, and then in rows."""
+    own, was, training = OwnNumbers.of(model), model.config._attn_implementation, model.training
+    token_ids, lengths = torch.cat(own.sequences), [len(tokens) for tokens in own.sequences]
+    positions = torch.cat([torch.arange(length) for length in lengths]).to(token_ids.device)
+    packed = Packed(token_ids, positions, torch.tensor([0, *accumulate(lengths)], device=token_ids.device))
+    stateful = getattr(model, "_is_stateful", False)  # by its own class; small states make small differences
+    gap = 0.0
+    try:
+        for end_to_end in (False,) if stateful else (True, False):
+            setattr(decoder, _MARK, end_to_end)
+            model.config._attn_implementation = IMPLEMENTATION if end_to_end else was
+            with torch.no_grad():
+                gap = own.gap(token_logprobs(model.eval(), packed, positions.nonzero().squeeze(-1))[0])
+            if not own.disagrees(gap):
+                return
+    finally:
+        model.config._attn_implementation = was
+        model.train(training)
+    raise ValueError(
+        f"{type(model).__name__} cannot be trained: the log-probs of its own forward pass are not those that would be "
+        f"trained, which are {gap:.2g} off on average"
+    )
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
@@ -84,6 +128,17 @@ def _inputs(packed: Packed) -> dict[str, Any]:
         "use_cache": False,
         "bounds": packed.cu_seqlens.tolist(),
     }
+
+
+def _padded(packed: Packed, places: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Row and column of each place, and what a model gets: what is added behind a row changes nothing before it."""
+    ends = packed.cu_seqlens.to(packed.token_ids.device)
+    starts, lengths = ends[:-1], ends.diff()
+    inside = torch.arange(int(lengths.max()), device=ends.device) < lengths.unsqueeze(-1)
+    token_ids = packed.token_ids.new_zeros(inside.shape)
+    token_ids[inside] = packed.token_ids
+    rows = torch.searchsorted(ends[1:], places, right=True)
+    return rows, places - starts[rows], {"input_ids": token_ids, "use_cache": False}
 
 
 def token_logprobs(
@@ -125,6 +180,11 @@ def _from_logits(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Te
 
 
 def _whole_logits(model: Any, packed: Packed, targets: Tensor) -> Tensor:
+    if not runs_end_to_end(_decoder(model)):
+        rows, columns, inputs = _padded(packed, targets - 1)
+        kept, which = columns.unique(return_inverse=True)
+        table: Tensor = model(**inputs, logits_to_keep=kept).logits
+        return table[rows, which]
     logits: Tensor = model(**_inputs(packed), logits_to_keep=targets - 1).logits[0]
     return logits
 
@@ -144,7 +204,7 @@ def packed_attention(
     del module, attention_mask
     asked = [name for name in UNSUPPORTED if more.get(name) is not None]
     if asked:
-        raise NotImplementedError(f"packed training does not implement attention with {', '.join(asked)}")
+        raise ValueError(f"attention with {', '.join(asked)}, as this model needs it, is not implemented for training")
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)

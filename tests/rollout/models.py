@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -61,6 +63,11 @@ def make_model(
         model = LlamaForCausalLM(LlamaConfig(num_key_value_heads=4, **shape))
     elif kind == "mistral":
         model = MistralForCausalLM(MistralConfig(num_key_value_heads=1, sliding_window=9, **shape))
+    elif kind == "deepseek":  # values of another size than keys
+        sizes = {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12, "kv_lora_rank": 16, "q_lora_rank": 16}
+        experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1}
+        experts |= {"moe_intermediate_size": 32, "first_k_dense_replace": 1}
+        model = DeepseekV3ForCausalLM(DeepseekV3Config(num_key_value_heads=heads, **shape, **sizes, **experts))
     else:
         sizes = {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": positions}
         model = GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary, bos_token_id=0, eos_token_id=2, **sizes))

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from openmanus_rl.rollout import step_plan
 from openmanus_rl.rollout.engine import Completion, Request, SamplingParams
+from openmanus_rl.rollout.kv_cache import KVCache
 from openmanus_rl.rollout.local_engine import LocalEngine
 from openmanus_rl.rollout.noise import key_of, uniforms
 from openmanus_rl.rollout.sampling import filtered_logprobs, sample
+from openmanus_rl.rollout.scheduler import Feed, Running
 from openmanus_rl.rollout.threads import fastest_threads, threads
 from tests.rollout.models import make_model, tokenizer
 
@@ -48,7 +50,7 @@ def plain_logprobs(model: Any, prompt: Any, written: Any) -> Any:
     return logprobs[len(prompt) - 1 : -1].gather(-1, whole[0, len(prompt) :, None]).squeeze(-1).numpy()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "deepseek"])
 def test_log_probs_are_those_of_a_plain_forward_pass(kind: str) -> None:
     model = make_model(kind)
     engine = LocalEngine(model, n_threads=1)
@@ -82,7 +84,7 @@ def test_less_room_gives_the_same_tokens(kind: str, limit: str) -> None:
     assert (engine.stats.recomputed > 0) == (limit != "16 tokens a pass")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "deepseek"])
 @pytest.mark.parametrize("call", [-1000, 40, 10**9])
 def test_rows_may_be_attended_to_in_any_stretches(kind: str, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One by one, in some stretches, and all together with whatever is idle among them."""
@@ -114,6 +116,30 @@ def test_stretches_cost_no_more_than_rows_one_by_one(rows: list[int], lengths: l
         (rows[last - 1] - rows[first] + 1) * max(lengths[first:last]) + call for first, last in pairwise([0, *ends])
     )
     assert cost <= sum(lengths) + call * len(rows)
+
+
+@pytest.mark.parametrize("rows", [(1, 3, 4, 5, 6, 7), (0, 5, 6), (0, 1, 2), (3, 2, 1)])
+def test_long_rows_are_read_where_they_are(rows: tuple[int, ...]) -> None:
+    """Short ones that are apart are copied out, to be read together; nothing long ever is, whatever is beside it."""
+    request = Request("", np.zeros(1800, np.int32), SamplingParams(max_tokens=1))
+    lengths = [40, 40, *[1740] * 4][: len(rows)]
+    feeds = [Feed(Running(request, 0, 1, row=row), end - 20, end) for row, end in zip(rows, lengths, strict=True)]
+    plan = step_plan.make_plan(KVCache(8, 2000, 2**30), feeds, 1000, torch.device("cpu"))
+    assert [row for block in plan.reading for row in block.rows.tolist()] == list(rows)
+    copied = [block for block in plan.reading if block.row is None]
+    assert all(block.longest <= step_plan.LONGEST_COPIED for block in copied)
+    together = [len(block.rows) for block in plan.reading]
+    assert together == {(1, 3, 4, 5, 6, 7): [2, 4], (0, 5, 6): [2, 1], (0, 1, 2): [3], (3, 2, 1): [2, 1]}[rows]
+
+
+def test_the_cache_is_counted_as_large_as_it_gets() -> None:
+    """Also where values are of another size than keys: a budget for three rows holds three."""
+    for kind in (*KINDS, "deepseek"):
+        engine = LocalEngine(make_model(kind), n_threads=1, max_model_len=256)
+        engine.generate([Request("a", np.arange(3, 9, dtype=np.int32), SamplingParams(max_tokens=2))])
+        cache = engine.scheduler.cache
+        held = sum(part.nbytes for layer in cache.layers.values() for part in layer)
+        assert held == cache.rows * cache.capacity * cache.bytes_per_token
 
 
 def test_rows_grow_while_episodes_run_and_late_ones_are_evicted_in_mid_response() -> None:

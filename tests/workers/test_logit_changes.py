@@ -22,6 +22,7 @@ SHAPE: dict[str, Any] = {
 GRANITE: dict[str, Any] = {"logits_scaling": 3.0}
 EXPERTS: dict[str, Any] = {"num_local_experts": 2, "num_experts_per_tok": 1}
 CAPPED: dict[str, Any] = {"final_logit_softcapping": 2.0, "attn_logit_softcapping": None}
+MAMBA: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_expand": 1, "mamba_d_state": 16}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "CohereForCausalLM": ("cohere", {"logit_scale": 0.25}),
     "Cohere2ForCausalLM": ("cohere2", {"logit_scale": 0.25}),
@@ -32,7 +33,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "GraniteForCausalLM": ("granite", GRANITE),
     "GraniteMoeForCausalLM": ("granitemoe", GRANITE | EXPERTS),
     "GraniteMoeSharedForCausalLM": ("granitemoeshared", GRANITE | EXPERTS),
+    "GraniteMoeHybridForCausalLM": ("granitemoehybrid", GRANITE | EXPERTS | MAMBA),
     "HyperCLOVAXForCausalLM": ("hyperclovax", {"logits_scaling": 0.5}),
+    "FalconH1ForCausalLM": ("falcon_h1", {"lm_head_multiplier": 0.3} | MAMBA | {"mamba_d_ssm": 64}),
 }
 
 
@@ -56,6 +59,10 @@ def asked(share: float = 1.0) -> tuple[Packed, torch.Tensor]:
     return Packed(batch.token_ids, batch.position_ids, batch.cu_seqlens), targets[: int(share * len(targets))]
 
 
+def sequences(packed: Packed) -> list[torch.Tensor]:
+    return list(packed.token_ids.split(packed.cu_seqlens.diff().tolist()))
+
+
 def gradients(model: Any, logprobs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
     (logprobs.sum() + 2 * entropy.sum()).backward()  # type: ignore[no-untyped-call]
     found = torch.cat([torch.zeros(w.numel()) if w.grad is None else w.grad.flatten() for w in model.parameters()])
@@ -69,7 +76,8 @@ def test_chunk_by_chunk_it_is_what_transformers_computes(name: str, temperature:
     """Log-probs, entropies and gradients of the model's own logits, and never more of them at once than a chunk."""
     model = make_family(name, *FAMILIES[name])
     packed, targets = asked()
-    whole = model(**packed_module._inputs(packed)).logits[0, targets - 1].float() / temperature
+    alone = [model(sequence.unsqueeze(0), use_cache=False).logits[0] for sequence in sequences(packed)]
+    whole = torch.cat(alone)[targets - 1].float() / temperature
     expected = torch.log_softmax(whole, -1).gather(-1, packed.token_ids[targets, None])[:, 0]
     own = expected, entropy_from_logits(whole)
     own_gradients = gradients(model, *own)
@@ -133,8 +141,8 @@ def test_a_family_that_was_not_read_is_asked_for_its_logits(setting: str, value:
 
         Own.forward.__qualname__ = "GraniteForCausalLM.forward"
         model = Own(base.config_class(**SHAPE))
-        prepare(model)
         setattr(model.config, setting, value)
+        prepare(model)
         assert changes(model) == [setting]
         assert known_change(model) is None
         packed, targets = asked()
