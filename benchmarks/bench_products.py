@@ -28,7 +28,7 @@ def run(report: Report) -> None:
     from openmanus_rl.rollout import products
 
     if not products.BY_ONEDNN:
-        report.row("torch's own choice is taken on this processor")
+        print("  torch's own choice is taken on this processor")
         return
     torch.set_num_threads(1)
     x, slopes, weight = torch.randn(TOKENS, WIDTH), torch.randn(TOKENS, INNER), torch.randn(INNER, WIDTH)
@@ -54,7 +54,10 @@ def _compare(report: Report, what: str, work: Callable[[], object], amount: floa
 
         return told
 
-    times = timed({TORCH: way(False), ONEDNN: way(True)}, ROUNDS)
+    try:
+        times = timed({TORCH: way(False), ONEDNN: way(True)}, ROUNDS)
+    finally:
+        products.BY_ONEDNN = True
     report.raw[what] = times
     for name, seconds in times.items():
         report.row(f"{what}, {name}", **{unit: amount / statistics.median(seconds)})

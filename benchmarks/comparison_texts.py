@@ -97,8 +97,7 @@ episodes have different lengths (5 to 19 turns) the bare loop pads them, and our
 
 Ours can be faster than the bare loop because it does less: of the last layer, only keys and values are computed where
 the agent wrote nothing (`workers/last_layer.py`); and its micro-batches have 4,096 tokens, whose activations a CPU's
-caches and its allocator like better than those of the whole batch. On an AMD processor its products are faster, too
-(the next section).
+caches and its allocator like better than those of the whole batch.
 """
 
 UPDATE_IN_PASSES = """

@@ -135,7 +135,7 @@ def _zeros(like: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Zeros of a tensor's type and place.
 
     A CPU's come from numpy, whose zeros are memory that the system has not handed out yet: most rows never get as long
-    as the longest, and filling them all takes a second a gigabyte.
+    as the longest, and filling them all would take longer than computing with them.
     """
     if like.device.type != "cpu":
         return like.new_zeros(shape)

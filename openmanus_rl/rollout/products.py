@@ -1,16 +1,16 @@
 """Products of float32 matrices, by oneDNN where the library that torch asks for them is slow.
 
 On x86 torch leaves them to Intel's MKL, which uses half the width of an AMD processor with AVX-512; oneDNN, which torch
-has as well, uses all of it (`python -m benchmarks products`). Half of a small model's training is such products. The
-numbers are the same but for rounding, and nothing is narrower than float32. On other processors, and for other dtypes,
-devices and kinds of tensors, torch's own functions are called.
+has as well, uses all of it (`python -m benchmarks products` compares them). The numbers are the same but for rounding,
+and nothing is narrower than float32. On other processors, and for other dtypes, devices and kinds of tensors, torch's
+own functions are called, and so they are with `torch.backends.mkldnn.enabled = False`.
 """
 
 from __future__ import annotations
 
 import platform
+from functools import partial
 from pathlib import Path
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,13 +21,25 @@ if TYPE_CHECKING:
 
 # Below it a call costs more than it saves.
 FEWEST_ROWS = 16
+_OPERATIONS: Any = torch.ops.mkldnn
 
 
 def onednn_is_faster() -> bool:
     """Whether this is an AMD processor with AVX-512, and torch one with MKL and oneDNN."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return False
-    return torch.backends.mkldnn.is_available() and "AuthenticAMD" in _processor()  # type: ignore[no-untyped-call]
+    return "AuthenticAMD" in _processor() and has_onednn()
+
+
+def has_onednn() -> bool:
+    """Whether torch has oneDNN, and its operation that is called here: no release promises that one."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    x, weight = torch.arange(6.0).view(2, 3), torch.eye(3)
+    try:
+        return torch.equal(_OPERATIONS._linear_pointwise(x, weight, None, "none", [], ""), x)
+    except (AttributeError, RuntimeError, TypeError):  # another release has none, or one with other arguments
+        return False
 
 
 def _processor() -> str:
@@ -40,9 +52,9 @@ BY_ONEDNN = onednn_is_faster()
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b, as `torch.nn.functional.linear`; with gradients."""
-    if not _fits(x, weight):
+    if not _fits(x, weight) or (bias is not None and not _plain(bias)):
         return F.linear(x, weight, bias)
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+    if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (x, weight, bias)):
         found: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return found
     return _times(x, weight, bias)
@@ -56,6 +68,16 @@ def linear_added(x: Tensor, h: Tensor, weight: Tensor) -> Tensor:
 def product(a: Tensor, b: Tensor) -> Tensor:
     """a b, of two matrices; without gradients."""
     return _times(a, b.T) if _fits(a, b.T) else a @ b
+
+
+def add_transposed_product(total: Tensor, a: Tensor, b: Tensor, most_bytes: int) -> None:
+    """total += a^T b; by way of a product aside only where that is faster, and if it has at most so many bytes."""
+    if total.dtype is not a.dtype:
+        total += a.T @ b
+    elif _fits(a.T, b.T) and total.nbytes <= most_bytes:
+        total += transposed_product(a, b)
+    else:
+        total.addmm_(a.T, b)
 
 
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
@@ -73,7 +95,7 @@ def take_over(model: torch.nn.Module) -> None:
         return
     for layer in model.modules():
         if type(layer) is torch.nn.Linear and "forward" not in vars(layer):
-            layer.forward = MethodType(_forward, layer)  # type: ignore[method-assign]
+            layer.forward = partial(_forward, layer)  # not a method: a model may be pickled
 
 
 def _forward(layer: Any, x: Tensor) -> Tensor:
@@ -81,16 +103,19 @@ def _forward(layer: Any, x: Tensor) -> Tensor:
 
 
 def _fits(x: Tensor, weight: Tensor) -> bool:
-    """Plain float32 tensors on the CPU, as large as it takes; what is sharded, narrow or symbolic is left to torch."""
+    """Plain tensors, as large as it takes; what is sharded, narrow or symbolic is left to torch."""
     return (
         BY_ONEDNN
-        and x.dtype is weight.dtype is torch.float32
-        and x.device.type == weight.device.type == "cpu"
-        and type(x) in _PLAIN
-        and type(weight) in _PLAIN
+        and _plain(x)
+        and _plain(weight)
         and x.numel() >= FEWEST_ROWS * weight.shape[1] > 0
+        and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
     )
+
+
+def _plain(x: Tensor) -> bool:
+    return x.dtype is torch.float32 and x.device.type == "cpu" and type(x) in _PLAIN
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -99,15 +124,16 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 def _times(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b, for rows of any shape."""
     rows = x.reshape(-1, x.shape[-1])
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(_whole_sizes(rows), weight, bias, "none", [], "")
+    bias = None if bias is None else bias.contiguous()  # it takes no notice of a bias's strides
+    found: Tensor = _OPERATIONS._linear_pointwise(_whole_sizes(rows), weight, bias, "none", [], "")
     return found.resize_(*x.shape[:-1], weight.shape[0])  # the rows that were added are the last ones
 
 
 def _whole_sizes(rows: Tensor) -> Tensor:
     """With rows of zeros up to the next of some hundred sizes.
 
-    oneDNN makes code for each new size, which takes as long as hundreds of small products, and every step has other
-    numbers of tokens. With four binary digits they grow by 4 % on average, and by an eighth at most.
+    oneDNN makes code for each new size, which takes much longer than a small product, and every step has other numbers
+    of tokens. With four binary digits they grow by an eighth at most.
     """
     count = len(rows)
     size = 1 << max(0, count.bit_length() - 4)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from openmanus_rl.rollout.products import linear, product, transposed_product
+from openmanus_rl.rollout.products import add_transposed_product, linear, product
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,16 +106,8 @@ class _Chosen(torch.autograd.Function):
             if of_hidden is not None:
                 of_hidden[part] = product(slopes, narrow)
             if of_weight is not None:
-                _add_transposed_product(of_weight, slopes, states)
+                add_transposed_product(of_weight, slopes, states, _chunk_bytes(hidden.device.type))
         return of_hidden, of_weight, None, None, None
-
-
-def _add_transposed_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a^T b. A product aside may be faster; it is not held where it would be larger than a chunk of logits."""
-    if total.dtype is a.dtype and total.numel() * 4 > _chunk_bytes(total.device.type):
-        total.addmm_(a.T, b)
-    else:
-        total += transposed_product(a, b)
 
 
 def _cached(logits: Tensor, part: slice) -> Iterator[tuple[Tensor, slice]]:

@@ -12,8 +12,8 @@ Layers are told by their class: these are the ones whose form is known here. Oth
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import pairwise
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,13 +31,13 @@ def read_at_places(decoder: Any) -> None:
     """Let the last layer of a decoder take `places`; without them, it is what it was."""
     layers = getattr(decoder, "layers", None)
     if layers and type(layers[-1]).__name__ in KNOWN:
-        layers[-1].forward = MethodType(_forward, layers[-1])
+        layers[-1].forward = partial(_forward, layers[-1])
 
 
 def takes_places(decoder: Any, places: Tensor, n_tokens: int) -> bool:
     """Whether to hand `places` to a decoder. With none, everything is computed, so that all weights get gradients."""
     layers = getattr(decoder, "layers", None) or [decoder]
-    known = getattr(layers[-1].forward, "__func__", None) is _forward
+    known = getattr(layers[-1].forward, "func", None) is _forward
     return known and 0 < len(places) <= MOST * n_tokens
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import pickle
 
 import pytest
 import torch
@@ -195,6 +196,18 @@ def test_a_model_says_the_same_and_so_does_its_copy(taken: list[tuple[int, ...]]
     assert [*model.state_dict()] == [*twin.state_dict()]
 
 
+@needs_onednn
+def test_a_model_can_still_be_pickled(taken: list[tuple[int, ...]]) -> None:
+    layer = torch.nn.Linear(4, 3)
+    take_over(layer)
+    again = pickle.loads(pickle.dumps(layer))  # noqa: S301 - bytes of our own
+    with torch.no_grad():
+        again.weight.mul_(2)
+        again.bias.mul_(2)
+        torch.testing.assert_close(again(random(32, 4)), 2 * layer(random(32, 4)))
+    assert len(taken) == 2
+
+
 def test_nothing_changes_where_torch_is_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "BY_ONEDNN", False)
     layer = torch.nn.Linear(4, 4)
@@ -220,5 +233,73 @@ def test_where_onednn_is_faster(
     monkeypatch.setattr(products, "_processor", lambda: processor)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: libraries)
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(products, "has_onednn", lambda: True)
     assert onednn_is_faster() is expected
+
+
+class Operations:
+    """What another release of torch may have in place of `torch.ops.mkldnn`."""
+
+
+class WithOtherArguments(Operations):
+    def _linear_pointwise(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows
+
+
+class OfAnotherMeaning(Operations):
+    def _linear_pointwise(self, *given: torch.Tensor) -> torch.Tensor:
+        return given[0] + 1
+
+
+@needs_onednn
+@pytest.mark.parametrize("operations", [Operations, WithOtherArguments, OfAnotherMeaning])
+def test_a_release_without_this_operation_is_left_alone(
+    operations: type[Operations], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert products.has_onednn()
+    monkeypatch.setattr(products, "_OPERATIONS", operations())
+    assert not products.has_onednn()
+
+
+@needs_onednn
+def test_onednn_can_be_turned_off(taken: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight = random(32, 4), random(20, 4, seed=1)
+    with monkeypatch.context() as off:
+        off.setattr(torch.backends.mkldnn, "enabled", False)
+        assert torch.equal(linear(x, weight), F.linear(x, weight))
+    assert taken == []
+    linear(x, weight)
+    assert len(taken) == 1
+
+
+@needs_onednn
+def test_a_bias_alone_is_trained_and_lies_as_it_likes(taken: list[tuple[int, ...]]) -> None:
+    x, weight = random(32, 4), random(20, 4, seed=1)
+    bias = random(20, seed=2).requires_grad_()
+    linear(x, weight, bias).sum().backward()
+    assert bias.grad is not None
+    assert torch.equal(bias.grad, torch.full((20,), 32.0))
+    for other in (random(40)[::2], torch.ones(1).expand(20)):
+        torch.testing.assert_close(linear(x, weight, other), F.linear(x, weight, other), rtol=1e-4, atol=1e-5)
+    assert len(taken) == 3
+    wide = bias.detach().as_subclass(Named)
+    torch.testing.assert_close(linear(x, weight, wide), F.linear(x, weight, wide))
+    assert len(taken) == 3
+
+
+@needs_onednn
+@pytest.mark.parametrize("most_bytes", [0, 10**9])
+@pytest.mark.parametrize("by_onednn", [True, False])
+def test_what_is_added_is_held_aside_only_where_that_is_faster(
+    most_bytes: int, by_onednn: bool, taken: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "BY_ONEDNN", by_onednn)
+    a, b = random(40, 30), random(40, 20, seed=1)
+    total = random(30, 20, seed=2)
+    expected = total + a.T @ b
+    products.add_transposed_product(total, a, b, most_bytes)
+    torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-4)
+    assert len(taken) == (by_onednn and most_bytes > 0)
+    narrow = torch.zeros(30, 20)
+    products.add_transposed_product(narrow, a.bfloat16(), b.bfloat16(), most_bytes)
+    torch.testing.assert_close(narrow, a.T @ b, rtol=0.1, atol=0.5)
