@@ -110,8 +110,10 @@ def kept_studies() -> list[dict[str, Any]]:
     for study in studies:
         now = recipe_settings(study["recipe"])
         for run in study["runs"]:
-            if run.get("recipe_settings", now) != now:
-                run.setdefault("since_then", "its recipe has changed.")
+            if run.get("recipe_settings") != now:
+                told = [run["since_then"]] if "since_then" in run else []
+                why = "its recipe has changed." if "recipe_settings" in run else "made with a recipe that was not kept."
+                run["since_then"] = " ".join([*told, why])
     return studies
 
 

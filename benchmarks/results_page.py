@@ -27,10 +27,13 @@ success of the sampled training episodes, mean over the whole run: who learns so
 may end a little differently: the engine takes as many threads as it finds fastest, and rounding follows the threads
 ([rollouts](rollouts.md)).
 
-PPO, GRPO and GiGPO are compared on `default`, with three seeds each and the same budget. The other recipes take half an
-hour or more, and are measured with the algorithm that they name and one seed: their intervals are those of the games,
-not of another seed.
+PPO, GRPO and GiGPO are compared on `default`, with three seeds each and the same budget of steps, groups and episodes;
+their minutes differ, as the table shows. The other recipes take half an hour or more, and are measured with the
+algorithm that they name and one seed: their intervals are those of the games, not of another seed.
 """
+
+CHOSEN_ON_ALL = """The checkpoint was chosen on the very games that are played here, all of them, so "after" is a little
+higher than it would be on others."""
 
 STEP_GROUPS = """What GiGPO's step groups add to GRPO here. The reward comes with the last step only, so a lost episode
 has nothing from any of its states on: step groups change how much a turn is praised or blamed, hardly ever which of
@@ -53,6 +56,7 @@ def _study(study: dict[str, Any]) -> str:
     lines += [_row(run) for run in study["runs"]]
     notes = dict.fromkeys(run["since_then"] for run in study["runs"] if "since_then" in run)
     lines += [line for note in notes for line in ("", f"To be repeated: {note}")]
+    lines += ["", CHOSEN_ON_ALL] if all(_chosen_on_all(run) for run in study["runs"]) else []
     lines += [line for run in study["runs"] if "remark" in run for line in ("", f"{run['form']}: {run['remark']}")]
     one = "The same runs, and more of them:" if len(study["runs"]) > 1 else "The same run, and more of it:"
     lines += [
@@ -92,6 +96,11 @@ def _played(study: dict[str, Any]) -> str:
     how = f"at temperature {study['temperature']:g}" if study["temperature"] else "greedily"
     where = "" if "valid_unseen" in after else " of `valid_seen`, other games in rooms that training knows"
     return f"Each figure is of {episodes} episodes{where}, played {how}."
+
+
+def _chosen_on_all(run: dict[str, Any]) -> bool:
+    played = run["after"][_held_out(run["after"])]["success"]["total"]
+    return bool(run.get("recipe_settings", {}).get("data", {}).get("val_batch_size", 0) >= played)
 
 
 def _held_out(splits: dict[str, Any]) -> str:

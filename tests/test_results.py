@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,3 +48,40 @@ def test_a_run_of_another_recipe_is_to_be_repeated(tmp_path: Path, monkeypatch: 
     [read] = kept_studies()
     assert [run.get("since_then") for run in read["runs"][:2]] == [None, "its recipe has changed."]
     assert "To be repeated: its recipe has changed." in page([read])
+    other.pop("recipe_settings")
+    other["since_then"] = "made on another planet."
+    (tmp_path / "default.json").write_text(json.dumps(study))
+    [read] = kept_studies()
+    why = "made on another planet. made with a recipe that was not kept."
+    assert [run.get("since_then") for run in read["runs"][:2]] == [None, why]
+
+
+def rates(run: dict[str, Any], when: str = "after", split: str = "valid_unseen") -> float:
+    return float(run[when][split]["success"]["rate"])
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_default_recipe_learns_from_below_half_to_90_percent(seed: int) -> None:
+    """GiGPO, which it names, within 10 minutes; the others with the same budget."""
+    runs = {run["form"]: run for run in kept("default") if run["seed"] == seed}
+    assert set(runs) == {"gigpo", "grpo", "ppo"}
+    for run in runs.values():
+        assert rates(run, "before") < 0.5
+        assert rates(run) >= 0.9
+        assert run["after"]["valid_unseen"]["success"]["total"] >= 200
+    assert runs["gigpo"]["minutes"] <= 10
+
+
+def test_the_longer_recipes_reach_their_goals() -> None:
+    [tiny, _], [small], [webshop] = kept("alfworld_tiny"), kept("alfworld_small"), kept("webshop_tiny")
+    assert rates(tiny) >= 0.85
+    assert tiny["elsewhere"]["the released games of valid_seen"]["success"]["rate"] >= 0.65
+    assert rates(small, split="valid_seen") >= 0.9
+    assert rates(webshop) >= 0.6
+    assert webshop["after"]["valid_unseen"]["score"] >= 0.8
+    assert max(tiny["minutes"], webshop["minutes"]) <= 45
+
+
+def kept(study: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((RESULTS / f"{study}.json").read_text())["runs"]
+    return found

@@ -14,7 +14,9 @@ from rapidfuzz import fuzz
 
 from openmanus_rl.algorithms.groups import (
     as_float,
+    centred,
     codes_in_order,
+    divisor,
     episode_codes,
     first_rows,
     group_codes,
@@ -207,9 +209,8 @@ def _merge_similar(keys: list[Hashable], tasks: list[int], threshold: float) -> 
 
 def _step_scores(step_rewards: Tensor, codes: Tensor, by_std: bool, epsilon: float) -> Tensor:
     mean, std, _ = group_statistics(step_rewards, codes)
-    centred = step_rewards.double() - mean  # exactly 0 in a group of one
-    scale = std + epsilon
-    return (centred / torch.where(scale == 0.0, 1.0, scale) if by_std else centred).to(as_float(step_rewards).dtype)
+    relative = centred(step_rewards, mean, std)  # 0 in a group of one
+    return (relative / divisor(std, epsilon) if by_std else relative).to(as_float(step_rewards).dtype)
 
 
 def _by_std(mode: str) -> bool:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     Labels = Tensor | NDArray[Any] | Sequence[Any]
 
 
+ROUNDING = 1e-12
+"""Scores of a group that differ by less, relative to the largest, are equal: sums in another order differ so."""
+
+
 def group_codes(labels: Labels) -> Tensor:
     """One integer per row, equal where the labels are: `["b", "a", "b"]` gives `[0, 1, 0]`.
 
@@ -79,9 +83,9 @@ def episode_scores(row_scores: Tensor, group: Tensor, traj_index: Labels | None)
 def group_statistics(scores: Tensor, codes: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, unbiased standard deviation and size of each row's group, each (N,), in float64.
 
-    Only rows in `counted` (bool) enter the statistics, if given. Double precision keeps a group of equal scores at
-    a spread of exactly 0: in float32 the mean of three 0.1 differs from 0.1, and dividing that difference by a
-    standard deviation of the same tiny size would make an advantage out of rounding.
+    Only rows in `counted` (bool) enter the statistics, if given. Double precision, and taking what is left of rounding
+    for 0, keep a group of equal scores at a spread of exactly 0: in float32 the mean of three 0.1 differs from 0.1, and
+    dividing that difference by a standard deviation of the same tiny size would make an advantage out of rounding.
     """
     scores = scores.double()
     weights = torch.ones_like(scores) if counted is None else counted.double()
@@ -90,7 +94,14 @@ def group_statistics(scores: Tensor, codes: Tensor, counted: Tensor | None = Non
     mean = zeros.index_add(0, codes, scores * weights) / size.clamp(min=1)
     squares = zeros.index_add(0, codes, (scores - mean[codes]) ** 2 * weights)
     std = (squares / (size - 1).clamp(min=1)).sqrt()
+    largest = zeros.scatter_reduce(0, codes, scores.abs() * weights, "amax")
+    std = torch.where(std <= ROUNDING * largest, 0.0, std)
     return mean[codes], std[codes], size[codes]
+
+
+def centred(scores: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Scores less their group's mean, in float64; exactly 0 where the group has no spread."""
+    return torch.where(std == 0.0, 0.0, scores.double() - mean)
 
 
 def normalised_scores(
@@ -101,10 +112,13 @@ def normalised_scores(
     A group of one has nothing to be compared with and keeps its raw score.
     """
     mean, std, size = group_statistics(scores, codes, counted)
-    alone = size < 2
-    mean = torch.where(alone, 0.0, mean)
-    centred = scores.double() - mean
+    relative = centred(scores, mean, std)
     if by_std:
-        scale = std + epsilon
-        centred = centred / torch.where(alone | (scale == 0.0), 1.0, scale)
-    return centred.to(scores.dtype)
+        relative = relative / divisor(std, epsilon)
+    return torch.where(size < 2, scores.double(), relative).to(scores.dtype)
+
+
+def divisor(std: Tensor, epsilon: float) -> Tensor:
+    """std + epsilon; 1 where that is 0."""
+    scale = std + epsilon
+    return torch.where(scale == 0.0, 1.0, scale)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from openmanus_rl.algorithms.groups import as_float, episode_scores, group_statistics, row_codes
+from openmanus_rl.algorithms.groups import as_float, centred, episode_scores, group_statistics, row_codes
 from openmanus_rl.algorithms.grpo import spread
 from openmanus_rl.algorithms.masked import masked_sum
 
@@ -39,8 +39,8 @@ def compute_rloo_outcome_advantage(
     row_scores = masked_sum(as_float(token_level_rewards), response_mask, dim=-1)
     codes = row_codes("index", index, len(row_scores), row_scores.device)
     scores, counted = episode_scores(row_scores, codes, traj_index)
-    mean, _, size = group_statistics(scores, codes, counted)
-    relative = (scores.double() - mean) * size / (size - 1).clamp(min=1)
+    mean, std, size = group_statistics(scores, codes, counted)
+    relative = centred(scores, mean, std) * size / (size - 1).clamp(min=1)
     relative = torch.where(size < 2, scores.double(), relative).to(scores.dtype)
     advantages = spread(relative, response_mask)
     return advantages, advantages

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from openmanus_rl.data.sample import TRAINER_COLUMNS
+from openmanus_rl.data.sample import REWARDS, TRAINER_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,6 +63,8 @@ class Batch:
     ref_logprobs: Tensor | None = None
     values: Tensor | None = None
     token_rewards: Tensor | None = None
+    token_costs: Tensor | None = None
+    """What each action token costs by itself: the KL to the reference, where that is a part of the reward."""
     advantages: Tensor | None = None
     returns: Tensor | None = None
 
@@ -92,7 +94,7 @@ class Batch:
             traj_index=torch.tensor(
                 [traj_code[samples[position].group_id, samples[position].traj_id] for position, _ in rows]
             ),
-            step_rewards=_packed([sample.step_rewards for sample in samples], np.float32),
+            step_rewards=_packed([sample.step_rewards for sample in samples], np.float64),
             penalties=_packed([_penalties(sample) for sample in samples], np.float32),
             anchors=tuple(anchor for sample in samples for anchor in sample.anchors),
             group_ids=group_ids,
@@ -124,7 +126,7 @@ class Batch:
         """The batch with trainer columns set; each must be (T,), finite, and zero where the agent did not write."""
         checked: list[Tensor] = []
         for name, column in columns.items():
-            if name not in (*TRAINER_COLUMNS, "old_logprobs"):
+            if name not in (*TRAINER_COLUMNS, "old_logprobs", "token_costs"):
                 raise ValueError(f"{name} is not a column that the trainer fills: {', '.join(TRAINER_COLUMNS)}")
             if any(column is known for known in checked):  # one tensor may be advantages and returns
                 continue
@@ -180,7 +182,7 @@ def _optional_column(samples: Sequence[Sample], name: str) -> Tensor | None:
         return None
     if missing:
         raise ValueError(f"{name} is set on {len(columns) - missing} of {len(columns)} samples: all or none")
-    return _packed(columns, np.float32)
+    return _packed(columns, np.float64 if name in REWARDS else np.float32)
 
 
 def _penalties(sample: Sample) -> NDArray[np.float32]:

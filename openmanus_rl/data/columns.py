@@ -29,14 +29,34 @@ def token_column(name: str, values: Iterable[int] | NDArray[Any]) -> NDArray[np.
 
 def float_column(name: str, values: Iterable[float] | NDArray[Any]) -> NDArray[np.float32]:
     """Finite numbers in single precision, which is what engines and trainers compute in."""
+    array = _numbers(name, values)
+    return _frozen(_single(name, array), np.float32)
+
+
+def reward_column(name: str, values: Iterable[float] | NDArray[Any]) -> NDArray[np.float64]:
+    """Finite numbers in double precision: a score that is spread over tokens has to add up to itself.
+
+    In single precision equal scores would differ a little after it, by how many tokens an episode has, and dividing by
+    that spread makes advantages out of rounding. They must fit into single precision all the same.
+    """
+    array = _numbers(name, values)
+    _single(name, array)
+    return _frozen(array, np.float64)
+
+
+def _numbers(name: str, values: Iterable[float] | NDArray[Any]) -> NDArray[Any]:
     array = _one_dimensional(name, values, np.float64)
     if array.dtype.kind not in "fiu":
         raise ValueError(f"{name} must be numbers, got {array.dtype}")
+    return array
+
+
+def _single(name: str, array: NDArray[Any]) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
         array = array.astype(np.float32, copy=False)
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite, but position {int(np.argmin(np.isfinite(array)))} is not")
-    return _frozen(array, np.float32)
+    return array
 
 
 def bool_column(name: str, values: Iterable[bool] | NDArray[Any]) -> NDArray[np.bool_]:

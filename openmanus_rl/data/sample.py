@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from openmanus_rl.data.columns import bool_column, float_column, same_fields, token_column
+from openmanus_rl.data.columns import bool_column, float_column, reward_column, same_fields, token_column
 from openmanus_rl.data.json_values import Json, check_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TRAINER_COLUMNS = ("ref_logprobs", "values", "token_rewards", "advantages", "returns")
+REWARDS = ("step_rewards", "token_rewards")
+"""In double precision."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,11 +43,11 @@ class Sample:
     old_logprobs: NDArray[np.float32]
     turns: tuple[int, ...]
     anchors: tuple[Json, ...]
-    step_rewards: NDArray[np.float32]
+    step_rewards: NDArray[np.float64]
     weights_versions: tuple[int, ...]
     ref_logprobs: NDArray[np.float32] | None = None
     values: NDArray[np.float32] | None = None
-    token_rewards: NDArray[np.float32] | None = None
+    token_rewards: NDArray[np.float64] | None = None
     advantages: NDArray[np.float32] | None = None
     returns: NDArray[np.float32] | None = None
     penalties: NDArray[np.float32] | None = None
@@ -58,8 +60,9 @@ class Sample:
         ):
             object.__setattr__(self, name, column(name, getattr(self, name)))
         for name in ("old_logprobs", "step_rewards", "penalties", *TRAINER_COLUMNS):
+            column_of = reward_column if name in REWARDS else float_column
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, float_column(name, getattr(self, name)))
+                object.__setattr__(self, name, column_of(name, getattr(self, name)))
         for name in ("turns", "anchors", "weights_versions"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check_lengths()

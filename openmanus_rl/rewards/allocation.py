@@ -61,7 +61,7 @@ def allocate(
         raise ValueError(f"no reward allocation {method!r}: last_token, uniform_positive, discounted or per_turn")
     check_on_actions(rewards, mask)
     ends = np.cumsum([len(sample) for sample in samples])
-    parts = np.split(rewards.astype(np.float32), ends[:-1])
+    parts = np.split(rewards, ends[:-1])
     return [replace(sample, token_rewards=part) for sample, part in zip(samples, parts, strict=True)]
 
 

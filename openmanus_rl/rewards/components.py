@@ -326,13 +326,14 @@ COMPONENTS: dict[str, type[RewardComponent]] = {
 
 
 def _mean(values: Iterable[float]) -> float:
+    """Rounded once, so that the same numbers in another order have the same mean to the last bit."""
     numbers = list(values)
-    return sum(numbers) / len(numbers) if numbers else 0.0
+    return math.fsum(numbers) / len(numbers) if numbers else 0.0
 
 
-def _visited(trajectory: Trajectory) -> set[Any]:
-    """The distinct anchors of a trajectory; a turn without one visited nothing that could be compared."""
-    return {anchor_key(turn.anchor) for turn in trajectory.turns if turn.anchor is not None}
+def _visited(trajectory: Trajectory) -> list[Any]:
+    """The distinct anchors of a trajectory, in order; a turn without one visited nothing that could be compared."""
+    return list(dict.fromkeys(anchor_key(turn.anchor) for turn in trajectory.turns if turn.anchor is not None))
 
 
 def _group_of(trajectory: Trajectory, context: RewardContext) -> TrajectoryGroup:

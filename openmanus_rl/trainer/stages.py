@@ -164,22 +164,25 @@ def _penalised(sample: Sample, trajectory: Trajectory, penalty: float) -> Sample
 
 
 def penalised_rewards(batch: Batch) -> Tensor:
-    """Token rewards less each turn's penalty, on the last token that the agent wrote in it, (T,)."""
+    """Token rewards less what tokens cost, and less each turn's penalty, on the last token that the agent wrote in it.
+
+    (T,), in double precision.
+    """
     assert batch.token_rewards is not None
     places = torch.arange(batch.n_tokens)[batch.action_mask]
     last = torch.zeros(batch.n_rows, dtype=torch.long).scatter_reduce(
         0, batch.token_row[batch.action_mask], places, "amax"
     )
-    return batch.token_rewards.index_add(0, last, -batch.penalties)
+    rewards = batch.token_rewards.double().index_add(0, last, -batch.penalties.double())
+    return rewards if batch.token_costs is None else rewards - batch.token_costs
 
 
 def kl_in_reward(batch: Batch, coefficient: float, algorithm: AlgorithmConfig) -> tuple[Batch, float]:
-    """Token rewards less the KL to the reference, and the KL per token."""
-    assert batch.token_rewards is not None
+    """The batch with the KL to the reference as what each token costs, and the KL per token."""
     assert batch.ref_logprobs is not None
     kl = kl_penalty(batch.old_logprobs, batch.ref_logprobs, algorithm.kl_penalty) * batch.action_mask
     mean = float(kl.sum() / batch.action_mask.sum())
-    return batch.with_columns(token_rewards=batch.token_rewards - coefficient * kl), mean
+    return batch.with_columns(token_costs=coefficient * kl), mean
 
 
 def compute_advantages(batch: Batch, algorithm: AlgorithmConfig) -> Batch:
@@ -191,9 +194,9 @@ def compute_advantages(batch: Batch, algorithm: AlgorithmConfig) -> Batch:
 def estimate_advantages(batch: Batch, algorithm: AlgorithmConfig, estimator: str) -> tuple[Tensor, Tensor]:
     """Advantages and returns by an estimator with the options of the config, each (T,).
 
-    An invalid action's penalty is one more reward where advantages follow rewards from token to token. Estimators that
-    compare whole episodes would spread it over all turns of its episode, and dividing by a group's spread would blow
-    it up where nobody won: there it is taken off that turn's own advantage.
+    An invalid action's penalty, and the KL of a token, are one more reward where advantages follow rewards from token
+    to token. Estimators that compare whole episodes would spread them over all turns of their episode, and dividing by
+    a group's spread would blow them up where nobody won: there they are taken off the advantage of that turn or token.
     """
     assert batch.token_rewards is not None
     chosen = ADVANTAGE_ESTIMATORS[estimator]
@@ -201,7 +204,9 @@ def estimate_advantages(batch: Batch, algorithm: AlgorithmConfig, estimator: str
     first_row.scatter_reduce_(0, batch.row_sample, torch.arange(batch.n_rows), "amin")
     padding = batch.padding()
     inputs = AdvantageInputs(
-        token_level_rewards=padding.pad(batch.token_rewards if chosen.compares_groups else penalised_rewards(batch)),
+        token_level_rewards=padding.pad(
+            batch.token_rewards if chosen.compares_groups else penalised_rewards(batch).float()
+        ),
         response_mask=padding.pad(batch.action_mask),
         index=batch.group_index[first_row],
         traj_index=batch.traj_index[first_row],
@@ -226,6 +231,7 @@ def estimate_advantages(batch: Batch, algorithm: AlgorithmConfig, estimator: str
     found = padding.unpad(advantages).float() * batch.action_mask
     if chosen.compares_groups:
         found = found - batch.penalties[batch.token_row.clamp(min=0)] * batch.action_mask
+        found = found if batch.token_costs is None else found - batch.token_costs
     # Without a critic they are one and the same.
     return found, found if returns is advantages else padding.unpad(returns).float() * batch.action_mask
 

@@ -41,7 +41,8 @@ def chosen_logprobs(
     >>> chosen_logprobs(hidden, weight, torch.tensor([1]))
     (tensor([-0.6931]), tensor([0.6931]))
     """
-    found: tuple[Tensor, Tensor] = _Chosen.apply(hidden, weight, tokens, temperature, chunk_tokens)  # type: ignore[no-untyped-call]
+    trained = torch.is_grad_enabled()  # within it is off, and weights need gradients even where none are wanted
+    found: tuple[Tensor, Tensor] = _Chosen.apply(hidden, weight, tokens, temperature, chunk_tokens, trained)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -62,11 +63,11 @@ def _chunk_bytes(device: str) -> int:
 class _Chosen(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: float, chunk_tokens: int
+        ctx: Any, hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: float, chunk_tokens: int, trained: bool
     ) -> tuple[Tensor, Tensor]:
         rows, vocabulary, device = len(tokens), weight.shape[0], hidden.device.type
         logprobs, entropy, norms = (torch.empty(rows, device=hidden.device) for _ in range(3))
-        keep = any(ctx.needs_input_grad) and rows * vocabulary * 4 <= KEPT_CHUNKS * _chunk_bytes(device)
+        keep = trained and any(ctx.needs_input_grad) and rows * vocabulary * 4 <= KEPT_CHUNKS * _chunk_bytes(device)
         kept: list[Tensor] = []
         ctx.computed_in = hidden.dtype
         for part in chunks(rows, vocabulary, chunk_tokens, device):
@@ -107,7 +108,7 @@ class _Chosen(torch.autograd.Function):
                 of_hidden[part] = product(slopes, narrow)
             if of_weight is not None:
                 add_transposed_product(of_weight, slopes, states, _chunk_bytes(hidden.device.type))
-        return of_hidden, of_weight, None, None, None
+        return of_hidden, of_weight, None, None, None, None
 
 
 def _cached(logits: Tensor, part: slice) -> Iterator[tuple[Tensor, slice]]:

@@ -144,6 +144,20 @@ def test_exploration() -> None:
     assert raws == pytest.approx([(1 / 3 + 1 / 2 + 1) / 3, (1 / 3 + 1 / 2) / 2, 1 / 3])
 
 
+def test_who_explored_alike_scores_alike_to_the_last_bit() -> None:
+    """In whatever order the rooms were seen, and however their names hash: a sum in another order rounds otherwise."""
+    rooms = [f"room {k}" for k in range(7)]
+    played = [
+        trajectory(*[turn([1], [2], anchor=room) for room in order], traj_id=str(number))
+        for number, order in enumerate([rooms, rooms[::-1], rooms[3:] + rooms[:3], rooms[:1], rooms[:2], rooms[:4]])
+    ]
+    group = TrajectoryGroup("g0", tuple(played))
+    scores = [ExplorationReward().compute(t, RewardContext(group=group)) for t in played[:3]]
+    assert scores[0] == scores[1] == scores[2]
+    shares = [1 / 6, 1 / 5, 1 / 4, 1 / 4, 1 / 3, 1 / 3, 1 / 3]
+    assert sum(shares) != sum(shares[::-1]), "a plain sum would tell them apart"
+
+
 def test_own_revisits_unread_actions_and_missing_anchors_do_not_count() -> None:
     knocking = trajectory(*[turn([1], [2], anchor="door", action="knock") for _ in range(5)], traj_id="0")
     unread = trajectory(*[turn([1], [2], anchor="hall", action=None) for _ in range(2)], turn([1], [2]), traj_id="1")

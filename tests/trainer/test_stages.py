@@ -70,7 +70,69 @@ def test_from_token_to_token_the_penalty_is_a_reward_like_others(tmp_path: Path)
     _, returns = stages.estimate_advantages(batch, config.algorithm, "reinforce_plus_plus")
     assert by_turn(returns, batch) == [[0.9, 0.9, 1.0]]
     on = stages.penalised_rewards(batch)[batch.action_mask]
-    torch.testing.assert_close(on, torch.tensor([0, 0, 0, -0.1, 0, 1.0]))
+    torch.testing.assert_close(on.float(), torch.tensor([0, 0, 0, -0.1, 0, 1.0]))
+
+
+def of_lengths(outcomes: str, lengths: tuple[int, ...]) -> list[Trajectory]:
+    """Episodes of one group, of one turn each, with so many tokens in it."""
+    played = zip(outcomes, lengths, strict=True)
+    return [
+        trajectory(
+            turn([1], [7] * length, reward=0.1, anchor="door"), group_id="g", traj_id=f"g-{number}",
+            stop_reason=StopReason.WON if outcome == "w" else StopReason.LOST,
+        )
+        for number, (outcome, length) in enumerate(played)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("allocation", ["last_token", "uniform_positive", "discounted", "per_turn"])
+@pytest.mark.parametrize(
+    "estimator", ["algorithm.adv_estimator=grpo", "algorithm.adv_estimator=gigpo", "algorithm.adv_estimator=rloo"]
+)
+@pytest.mark.parametrize("mode", ["mean_norm", "mean_std_norm"])
+def test_who_scored_the_same_is_not_told_apart_by_length(
+    tmp_path: Path, allocation: str, estimator: str, mode: str
+) -> None:
+    """10.1 in parts of all sizes add up to sums that differ in the last digits: dividing by that would be a signal."""
+    words = (estimator, f"algorithm.reward_allocation={allocation}", f"algorithm.gigpo.mode={mode}")
+    config = small_config(tmp_path, *words, "algorithm.gamma=0.97")
+    composer = RewardComposer([GoalReward(success_reward=10), StepReward()])
+    batch = batch_of(config, composer, *of_lengths("wwwwwwww", (7, 11, 13, 49, 57, 3, 23, 91)))
+    assert not stages.compute_advantages(batch, config.algorithm).advantages.any()  # type: ignore[union-attr]
+    some = batch_of(config, composer, *of_lengths("wwwwwwwl", (7, 11, 13, 49, 57, 3, 23, 91)))
+    advantages = stages.compute_advantages(some, config.algorithm).advantages
+    assert advantages is not None
+    won = torch.stack([advantages[some.action_mask][at] for at in (0, 10, 30)])
+    assert float(won[0]) > 0
+    torch.testing.assert_close(won, won[:1].expand(3))
+
+
+KL = ("algorithm.use_kl_in_reward=true", "actor_rollout_ref.actor.use_kl_loss=false")
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "gigpo", "rloo"])
+def test_kl_in_the_reward_is_not_blown_up_where_nobody_won(tmp_path: Path, estimator: str) -> None:
+    """It stands on its own token: 0.001 x 2 there, whatever else the group did."""
+    config = small_config(tmp_path, f"algorithm.adv_estimator={estimator}", *KL)
+    batch = batch_of(config, RewardComposer([GoalReward()]), *of_lengths("llll", (2, 2, 2, 2)))
+    first = torch.arange(batch.n_tokens) == int(batch.action_mask.nonzero()[0])
+    batch = batch.with_columns(ref_logprobs=batch.old_logprobs - 2 * first.float())
+    batch, mean = stages.kl_in_reward(batch, 0.001, config.algorithm)
+    assert mean == pytest.approx(2 / 8)
+    advantages = stages.compute_advantages(batch, config.algorithm).advantages
+    torch.testing.assert_close(advantages, -0.002 * first.float())
+
+
+def test_from_token_to_token_kl_is_a_reward_like_others(tmp_path: Path) -> None:
+    """REINFORCE++'s returns of an episode of two tokens that won 1, the second of which cost 0.5 x 2."""
+    config = small_config(tmp_path, "algorithm.adv_estimator=reinforce_plus_plus", "algorithm.gamma=1.0", *KL)
+    batch = batch_of(config, RewardComposer([GoalReward(success_reward=1)]), *of_lengths("w", (2,)))
+    last = torch.arange(batch.n_tokens) == batch.n_tokens - 1
+    batch = batch.with_columns(ref_logprobs=batch.old_logprobs - 2 * last.float())
+    batch, _ = stages.kl_in_reward(batch, 0.5, config.algorithm)
+    _, returns = stages.estimate_advantages(batch, config.algorithm, "reinforce_plus_plus")
+    torch.testing.assert_close(returns[batch.action_mask], torch.tensor([0.0, 0.0]))
+    torch.testing.assert_close(stages.penalised_rewards(batch)[batch.action_mask].float(), torch.tensor([0.0, 0.0]))
 
 
 def test_steps_are_compared_by_the_reward_that_was_composed(tmp_path: Path) -> None:

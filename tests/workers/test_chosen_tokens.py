@@ -84,6 +84,24 @@ def test_what_is_kept_does_not_grow_with_the_vocabulary(vocabulary: int, monkeyp
     assert sum(kept.values()) <= 2 * 2**16 + 1000
 
 
+def test_without_gradients_nothing_is_made_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    statistics = chosen_tokens._statistics
+
+    def noted(logits: torch.Tensor, tokens: torch.Tensor, keep: bool) -> tuple[torch.Tensor, ...]:
+        asked.append(keep)
+        return statistics(logits, tokens, keep)
+
+    monkeypatch.setattr(chosen_tokens, "_statistics", noted)
+    hidden, weight, tokens = inputs()
+    expected = chosen_logprobs(hidden, weight, tokens)
+    with torch.no_grad():
+        found = chosen_logprobs(hidden, weight, tokens)
+    assert asked == [True, False]
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+
+
 def test_chunks_are_smaller_where_the_vocabulary_is_large() -> None:
     sizes = [part.stop - part.start for part in chosen_tokens.chunks(1000, 151_936, 1024)]
     assert sum(sizes) == 1000
