@@ -95,7 +95,8 @@ def take_over(model: torch.nn.Module) -> None:
         return
     for layer in model.modules():
         if type(layer) is torch.nn.Linear and "forward" not in vars(layer):
-            layer.forward = partial(_forward, layer)  # not a method: a model may be pickled
+            # Not a method of it: those cannot be pickled.
+            layer.forward = partial(_forward, layer)  # type: ignore[method-assign]
 
 
 def _forward(layer: Any, x: Tensor) -> Tensor:
@@ -109,7 +110,7 @@ def _fits(x: Tensor, weight: Tensor) -> bool:
         and _plain(x)
         and _plain(weight)
         and x.numel() >= FEWEST_ROWS * weight.shape[1] > 0
-        and torch.backends.mkldnn.enabled
+        and bool(torch.backends.mkldnn.enabled)
         and not torch.is_autocast_enabled("cpu")
     )
 

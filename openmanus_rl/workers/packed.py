@@ -182,7 +182,7 @@ def _from_logits(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Te
 def _whole_logits(model: Any, packed: Packed, targets: Tensor) -> Tensor:
     if not runs_end_to_end(_decoder(model)):
         rows, columns, inputs = _padded(packed, targets - 1)
-        kept, which = columns.unique(return_inverse=True)
+        kept, which = torch.unique(columns, return_inverse=True)
         table: Tensor = model(**inputs, logits_to_keep=kept).logits
         return table[rows, which]
     logits: Tensor = model(**_inputs(packed), logits_to_keep=targets - 1).logits[0]
