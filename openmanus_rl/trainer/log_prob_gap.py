@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from openmanus_rl.algorithms.kl import kl_penalty
@@ -60,9 +61,14 @@ class Probe:
     seconds_of_the_rest: float
 
     @classmethod
-    def of(cls, group: WorkerGroup, batch: Batch, step: int) -> Probe:
-        """Compute it; NotFiniteError if what is computed is no numbers."""
-        samples = list(range(0, batch.n_samples, max(1, batch.n_samples // PROBED_SAMPLES)))[:PROBED_SAMPLES]
+    def of(cls, group: WorkerGroup, batch: Batch, seed: tuple[int, int]) -> Probe:
+        """Compute it for samples drawn by (seed, step); NotFiniteError if what is computed is no numbers.
+
+        Samples at equal distances would be the first episode of their group, every time: the one whose prompt the
+        engine computed, not one of those it was copied to.
+        """
+        drawn = np.random.default_rng((*seed, 6)).permutation(batch.n_samples)[:PROBED_SAMPLES]
+        samples: list[int] = sorted(drawn.tolist())
         on = torch.zeros_like(batch.action_mask)
         for sample in samples:
             on[batch.cu_seqlens[sample] : batch.cu_seqlens[sample + 1]] = True
@@ -72,7 +78,7 @@ class Probe:
         seconds = time.perf_counter() - started
         on &= batch.action_mask
         engine, trainer = batch.old_logprobs[on], computed[on]
-        _check_finite(step, engine, trainer)
+        _check_finite(seed[1], engine, trainer)
         return cls(Gap.between(engine, trainer), seconds * (batch.n_tokens - n_tokens) / n_tokens)
 
 

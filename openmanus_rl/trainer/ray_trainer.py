@@ -244,7 +244,7 @@ class RayPPOTrainer:
 
         The engine shares weights and precision with the trainer, so the probe is usually all that is computed.
         """
-        probe = Probe.of(self.group, batch, self.step)
+        probe = Probe.of(self.group, batch, (self.config.trainer.seed, self.step))
         gap = probe.gap
         # Samples of older weights differ for a good reason; then it is the probes of a publication that tell.
         if not metrics.get("async/staleness_max"):
@@ -260,7 +260,7 @@ class RayPPOTrainer:
         return batch.with_columns(old_logprobs=self.group.compute_log_prob(batch)), engine
 
     def kl_in_reward(self, batch: Batch, metrics: dict[str, float]) -> Batch:
-        """Take the KL to the reference off the rewards, if the config says so."""
+        """Make the KL to the reference what tokens cost, if the config says so."""
         if not self.config.algorithm.use_kl_in_reward:
             return batch
         batch, kl = stages.kl_in_reward(batch, self.kl_control.value, self.config.algorithm)

@@ -23,17 +23,19 @@ class Trainer:
 
     def __init__(self, off: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.off, self.clock, self.tokens = off, 0.0, list[int]()
+        self.samples: list[list[int]] = []
         monkeypatch.setattr(log_prob_gap.time, "perf_counter", lambda: self.clock)
 
     def compute_log_prob(self, batch: Batch, samples: list[int] | None = None) -> torch.Tensor:
         lengths = batch.cu_seqlens.diff()
+        self.samples += [] if samples is None else [samples]
         self.tokens.append(int(lengths[samples].sum()) if samples is not None else batch.n_tokens)
         self.clock += SECONDS_A_TOKEN * self.tokens[-1]
         return batch.old_logprobs + self.off * batch.action_mask
 
 
-def old_log_probs(folder: Path, trainer: Trainer, *overrides: str, **metrics: float) -> dict[str, float]:
-    """Of ten samples of 4 to 13 tokens, in step 3."""
+def old_log_probs(folder: Path, trainer: Trainer, *overrides: str, step: int = 3, **metrics: float) -> dict[str, float]:
+    """Of ten samples of 4 to 13 tokens, in step 3 or another."""
     samples = [
         sample
         for k in range(10)
@@ -41,7 +43,7 @@ def old_log_probs(folder: Path, trainer: Trainer, *overrides: str, **metrics: fl
     ]
     nothing: Any = None
     made = RayPPOTrainer(small_config(folder, *overrides), trainer, *[nothing] * 5)  # type: ignore[arg-type]
-    made.step = 3
+    made.step = step
     made.old_log_probs(Batch.from_samples(samples), metrics)
     return metrics
 
@@ -51,9 +53,25 @@ def test_where_they_agree_the_seconds_of_the_other_tokens_are_saved(
 ) -> None:
     trainer = Trainer(1e-6, monkeypatch)
     metrics = old_log_probs(tmp_path, trainer)
-    assert trainer.tokens == [4 + 6 + 8 + 10]  # samples 0, 2, 4, 6; there are 85 tokens in all
+    [probed] = trainer.samples
+    tokens = sum(4 + sample for sample in probed)  # there are 85 in all
+    assert len(set(probed)) == 4
+    assert trainer.tokens == [tokens]
     assert metrics["gap/old_log_prob_skipped"] == 1.0
-    assert metrics["gap/old_log_prob_saved_s"] == pytest.approx((85 - 28) * SECONDS_A_TOKEN)
+    assert metrics["gap/old_log_prob_saved_s"] == pytest.approx((85 - tokens) * SECONDS_A_TOKEN)
+
+
+def test_every_sample_may_be_probed_and_the_same_step_probes_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(1e-6, monkeypatch)
+    for step in (*range(1, 13), 5):
+        old_log_probs(tmp_path, trainer, step=step)
+    old_log_probs(tmp_path, trainer, "trainer.seed=1", step=5)
+    *steps, again, elsewhere = trainer.samples
+    assert {sample for probed in steps for sample in probed} == set(range(10))
+    assert again == steps[4]
+    assert elsewhere != steps[4]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +83,8 @@ def test_nothing_is_saved_where_all_are_computed(
 ) -> None:
     trainer = Trainer(off, monkeypatch)
     metrics = old_log_probs(tmp_path, trainer, f"actor_rollout_ref.actor.policy_loss.rollout_correction={setting}")
-    assert trainer.tokens == [28, 85]
+    probed, every = trainer.tokens
+    assert probed < every == 85
     assert (metrics["gap/old_log_prob_skipped"], metrics["gap/old_log_prob_saved_s"]) == (0.0, 0.0)
 
 
