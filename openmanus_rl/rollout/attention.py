@@ -2,8 +2,8 @@
 
 Registered with transformers as an attention implementation, so that any of its causal language models can run on our
 cache: the model computes queries, keys and values of all new tokens in one flat sequence, and this file does the rest.
-Decoding rows are one batched call on a view of the cache; a group of query heads that share a key head are taken as
-that head's queries, so nothing is repeated.
+Decoding rows of similar length are one batched call on a view of the cache; a group of query heads that share a key
+head are taken as that head's queries, so nothing is repeated.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from openmanus_rl.rollout.engine_check import check_run, refuse_stateful
 from openmanus_rl.rollout.kv_cache import KVCache
 from openmanus_rl.rollout.lean_forward import is_lean, lean_forward
 from openmanus_rl.rollout.noise import uniforms
-from openmanus_rl.rollout.own_numbers import OwnNumbers
+from openmanus_rl.rollout.own_numbers import LENGTHS, OwnNumbers, short_windows
 from openmanus_rl.rollout.products import take_over
 from openmanus_rl.rollout.sampling import sample
 from openmanus_rl.rollout.scheduler import Feed, Running, Scheduler
@@ -225,9 +225,13 @@ class LocalEngine(Engine):
     def _check(self) -> list[int]:
         """Bytes of a token in each layer's cache, and no model that would be sampled wrongly."""
         refuse_stateful(self.model)
-        own, self.tokens_a_call = OwnNumbers.of(self.model), 0
-        with self._prepared(), torch.inference_mode():
-            return check_run(self.model, own, self._run)
+        with short_windows(self.model), torch.inference_mode():
+            own = OwnNumbers.of(self.model)
+            with self._prepared():
+                self.tokens_a_call = 0  # each decoding row by itself; then both at once
+                check_run(self.model, own, self._run)
+                self.tokens_a_call = max(LENGTHS) * len(LENGTHS)
+                return check_run(self.model, own, self._run)
 
     def choose_threads(self) -> int:
         """The number of threads of a step: the given one, else measured now, once."""

@@ -137,14 +137,22 @@ def _whole_sizes(rows: Tensor) -> Tensor:
     of tokens. With four binary digits they grow by an eighth at most.
     """
     count = len(rows)
-    size = 1 << max(0, count.bit_length() - 4)
-    whole = -(-count // size) * size
-    if whole == count:
+    short = -count % _grid(count)
+    if not short:
         return rows
-    grown = rows.new_empty(whole, rows.shape[1])
+    grown = rows.new_empty(count + short, rows.shape[1])
     grown[:count] = rows
     grown[count:] = 0
     return grown
+
+
+def fewer_whole(count: int) -> int:
+    """The largest of these sizes that is no larger: so many rows are taken as they are."""
+    return count - count % _grid(count)
+
+
+def _grid(count: int) -> int:
+    return 1 << max(0, count.bit_length() - 4)
 
 
 class _Linear(torch.autograd.Function):
@@ -152,7 +160,8 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        by_x, by_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(x if by_weight else None, weight if by_x else None)
         return _times(x, weight, bias)
 
     @staticmethod
@@ -160,9 +169,9 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         by_x, by_weight, by_bias = ctx.needs_input_grad
-        rows = slopes.reshape(-1, weight.shape[0])
+        rows = slopes.reshape(-1, slopes.shape[-1])
         return (
             _times(slopes, weight.T) if by_x else None,
-            transposed_product(rows, x.reshape(-1, weight.shape[1])) if by_weight else None,
+            transposed_product(rows, x.reshape(-1, x.shape[-1])) if by_weight else None,
             rows.sum(0) if by_bias else None,
         )

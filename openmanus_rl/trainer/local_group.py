@@ -27,7 +27,7 @@ from openmanus_rl.trainer.worker_group import (
     mini_batch_sizes,
 )
 from openmanus_rl.workers.lora import LoraAdapters
-from openmanus_rl.workers.model import load_model, load_tokenizer, save_model
+from openmanus_rl.workers.model import load_model, load_tokenizer, make_half_safe, save_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +49,7 @@ class LocalWorkerGroup:
     def __init__(self, config: Config, model: Any = None, tokenizer: Any = None, n_threads: int | None = None) -> None:
         section, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
         self.config = config
+        make_half_safe(section.model.dtype or "float32", "cpu")  # before the engine computes anything
         source, trusted = section.model.path, section.model.trust_remote_code
         self.tokenizer = tokenizer or load_tokenizer(source, trusted)
         model = model if model is not None else load_model(source, trust_remote_code=trusted)

@@ -18,8 +18,9 @@ from openmanus_rl.config.learning import Optim
 from openmanus_rl.data.batch import Batch
 from openmanus_rl.trainer.stages import NotFiniteError
 from openmanus_rl.trainer.standstill import STEPS_WITHOUT_UPDATE
+from openmanus_rl.workers.micro_batches import padded_portions
 from openmanus_rl.workers.optimizer import Optimizer
-from openmanus_rl.workers.packed import Packed, prepare, token_logprobs
+from openmanus_rl.workers.packed import Packed, lies_apart, prepare, token_logprobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -145,7 +146,7 @@ def _step(
     written = float(sum(sample.n_action_tokens for sample in samples))
     total = written + weight * (sum(len(sample) - 1 for sample in samples) - written)
     rate, losses, right = optimizer.rate, 0.0, 0.0
-    for portion in _portions(samples, settings.micro_batch_tokens):
+    for portion in _portions(model, samples, settings.micro_batch_tokens):
         logprobs, written_here = _logprobs(model, portion, observations=weight > 0)
         loss = -(logprobs * torch.where(written_here, 1.0, weight)).sum() / total
         optimizer.backward(loss)
@@ -173,14 +174,18 @@ def evaluate_loss(model: Any, samples: Sequence[Sample], micro_batch_tokens: int
     prepare(model)
     model.eval()
     total, count = 0.0, 0
-    for portion in _portions(samples, micro_batch_tokens):
+    for portion in _portions(model, samples, micro_batch_tokens):
         logprobs, _ = _logprobs(model, portion, observations=False)
         total -= float(logprobs.sum())
         count += len(logprobs)
     return total / count
 
 
-def _portions(samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
+def _portions(model: Any, samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
+    if lies_apart(model):
+        lengths = [len(sample) for sample in samples]
+        order = sorted(range(len(samples)), key=lambda place: (-lengths[place], place))
+        return [[samples[place] for place in portion] for portion in padded_portions(order, lengths, max_tokens)]
     portions: list[list[Sample]] = [[]]
     tokens = 0
     for sample in samples:

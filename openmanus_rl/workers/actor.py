@@ -15,7 +15,7 @@ from openmanus_rl.workers.micro_batches import n_action_tokens, split_into_mini_
 from openmanus_rl.workers.model import make_half_safe
 from openmanus_rl.workers.networks import PolicyNetwork, load_weights, named_weights
 from openmanus_rl.workers.optimizer import Optimizer
-from openmanus_rl.workers.packed import autocast, prepare
+from openmanus_rl.workers.packed import autocast, lies_apart, prepare
 from openmanus_rl.workers.world import ALONE, merge
 
 if TYPE_CHECKING:
@@ -53,13 +53,14 @@ class ActorRolloutRefWorker:
     ) -> None:
         self.world = world
         self.model, self.config, self.max_tokens, self.engine, self.lora = model, config, max_tokens, engine, lora
+        self.device = world.device or next(model.parameters()).device
+        dtype = config.model.dtype or "float32"
+        make_half_safe(dtype, self.device.type)
+        self.dtype = getattr(torch, dtype)
         prepare(model)
+        self.apart = lies_apart(model)
         if config.model.enable_gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        self.device = world.device or next(model.parameters()).device
-        self.dtype = getattr(torch, config.model.dtype or "float32")
-        if self.dtype is not torch.float32 and self.device.type == "cpu":
-            make_half_safe(str(self.dtype).removeprefix("torch."))
         self.has_reference = needs_reference
         self.reference: Any = frozen_copy(model) if needs_reference and lora is None else None
         self.network = self._network(model)
@@ -94,7 +95,7 @@ class ActorRolloutRefWorker:
         network.eval()
         column = torch.zeros(batch.n_tokens, device=batch.token_ids.device)
         chosen = list(range(batch.n_samples)) if samples is None else samples
-        micros, _ = self.world.micro_batches(batch, chosen, self.max_tokens)
+        micros, _ = self.world.micro_batches(batch, chosen, self.max_tokens, self.apart)
         for micro in micros:
             column[micro.places] = self._forward(network, micro)[0]
         self.world.rest(network)
@@ -126,7 +127,7 @@ class ActorRolloutRefWorker:
         return combine(steps)
 
     def _optimizer_step(self, batch: Batch, samples: list[int], rollout_logprobs: Tensor | None) -> dict[str, float]:
-        micros, imbalance = self.world.micro_batches(batch, samples, self.max_tokens)
+        micros, imbalance = self.world.micro_batches(batch, samples, self.max_tokens, self.apart)
         n_tokens = n_action_tokens(batch, samples)
         found: list[dict[str, float]] = []
         for micro in micros:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from openmanus_rl.rollout.products import add_transposed_product, linear, product
+from openmanus_rl.rollout.products import add_transposed_product, fewer_whole, linear, product
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,12 +47,12 @@ def chosen_logprobs(
 
 
 def chunks(rows: int, vocabulary: int, chunk_tokens: int, device: str = "cpu") -> Iterator[slice]:
-    """Portions of the rows: of `chunk_tokens`, or fewer where the vocabulary is large.
+    """Portions of the rows: of `chunk_tokens`, or fewer where the vocabulary is large, in a size that is not padded.
 
     >>> [(part.start, part.stop) for part in chunks(5, 1000, 2)]
     [(0, 2), (2, 4), (4, 5)]
     """
-    size = max(1, min(chunk_tokens, _chunk_bytes(device) // (4 * vocabulary)))
+    size = fewer_whole(max(1, min(chunk_tokens, _chunk_bytes(device) // (4 * vocabulary))))
     return (slice(start, min(rows, start + size)) for start in range(0, rows, size))
 
 

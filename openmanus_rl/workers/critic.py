@@ -9,9 +9,10 @@ import torch
 from openmanus_rl.algorithms.value_loss import compute_value_loss
 from openmanus_rl.workers.actor import combine
 from openmanus_rl.workers.micro_batches import n_action_tokens, split_into_mini_batches
+from openmanus_rl.workers.model import make_half_safe
 from openmanus_rl.workers.networks import ValueNetwork, load_weights, named_weights
 from openmanus_rl.workers.optimizer import Optimizer
-from openmanus_rl.workers.packed import autocast, prepare
+from openmanus_rl.workers.packed import autocast, lies_apart, prepare
 from openmanus_rl.workers.world import ALONE, merge
 
 if TYPE_CHECKING:
@@ -39,11 +40,13 @@ class CriticWorker:
         world: World = ALONE,
     ) -> None:
         self.config, self.epochs, self.max_tokens, self.world = config, epochs, max_tokens, world
+        self.device = world.device or next(model.parameters()).device
+        make_half_safe(dtype, self.device.type)
+        self.dtype = getattr(torch, dtype)
         prepare(model)
+        self.apart = lies_apart(model)
         if checkpointed:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        self.device = world.device or next(model.parameters()).device
-        self.dtype = getattr(torch, dtype)
         self.model = ValueNetwork(model)
         world.shard(self.model, config.fsdp_config.offload_policy, self.dtype)
         self.optimizer = Optimizer(
@@ -56,7 +59,7 @@ class CriticWorker:
         self.model.eval()
         column = torch.zeros(batch.n_tokens, device=batch.token_ids.device)
         chosen = list(range(batch.n_samples)) if samples is None else samples
-        micros, _ = self.world.micro_batches(batch, chosen, self.max_tokens)
+        micros, _ = self.world.micro_batches(batch, chosen, self.max_tokens, self.apart)
         for micro in micros:
             column[micro.places] = self._forward(micro)
         self.world.rest(self.model)
@@ -78,7 +81,7 @@ class CriticWorker:
     def _optimizer_step(self, batch: Batch, samples: list[int]) -> dict[str, float]:
         assert batch.returns is not None
         assert batch.values is not None
-        micros, imbalance = self.world.micro_batches(batch, samples, self.max_tokens)
+        micros, imbalance = self.world.micro_batches(batch, samples, self.max_tokens, self.apart)
         n_tokens = n_action_tokens(batch, samples)
         found: list[dict[str, float]] = []
         for micro in micros:

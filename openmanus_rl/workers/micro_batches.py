@@ -79,16 +79,35 @@ def split_into_micro_batches(batch: Batch, samples: Sequence[int], max_tokens: i
     return [make_micro_batch(batch, portion) for portion in pack(batch, samples, max_tokens)]
 
 
-def pack(batch: Batch, samples: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Portions of at most `max_tokens`, longest sample first: they come out even, and nothing is padded."""
+def pack(batch: Batch, samples: Sequence[int], max_tokens: int, apart: bool = False) -> list[list[int]]:
+    """Portions of at most `max_tokens`, longest sample first: they come out even, and nothing is padded.
+
+    Samples that lie `apart` are padded to the longest of their portion, so those of similar length are together.
+    """
     lengths = batch.lengths.tolist()
     order = sorted(samples, key=lambda sample: (-lengths[sample], sample))
+    if apart:
+        return padded_portions(order, lengths, max_tokens)
     count = max(1, -(-sum(lengths[sample] for sample in order) // max_tokens))
     while True:
         portions, filled = _deal(order, lengths, count)
         if max(filled) <= max_tokens or all(len(portion) <= 1 for portion in portions):
             return [sorted(portion) for portion in portions if portion]
         count += 1
+
+
+def padded_portions(order: Sequence[int], lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Portions of neighbours in `order`, the longest first, of at most `max_tokens` when padded.
+
+    >>> padded_portions([2, 0, 1], lengths=[5, 4, 9], max_tokens=10)
+    [[2], [0, 1]]
+    """
+    portions: list[list[int]] = []
+    for sample in order:
+        if not portions or (len(portions[-1]) + 1) * lengths[portions[-1][0]] > max_tokens:
+            portions.append([])
+        portions[-1].append(sample)
+    return portions
 
 
 def _deal(order: Sequence[int], lengths: list[int], count: int) -> tuple[list[list[int]], list[int]]:

@@ -72,8 +72,7 @@ def load_model(
     import torch
     from transformers import AutoModelForCausalLM
 
-    if dtype != "float32" and device == "cpu":
-        make_half_safe(dtype)
+    make_half_safe(dtype, device)
     _check_files(path, trust_remote_code)
     source = _source(path, trust_remote_code)
     source |= _unpacked() if "gguf_file" in source else {"use_safetensors": True}
@@ -151,13 +150,14 @@ def without_quantization(model: Any) -> Any:
 
 
 @functools.cache
-def make_half_safe(dtype: str) -> None:
-    """Keep bfloat16 and float16 on a CPU from killing the process.
+@functools.cache
+def make_half_safe(dtype: str, device: str) -> None:
+    """Keep bfloat16 and float16 on a CPU from killing the process; to be called before anything is computed in it.
 
     Some virtual machines announce matrix instructions (AMX) that they do not carry out, and nothing but trying tells.
     So they are tried in a process of their own; where that dies, the library that would use them is told to do without.
     """
-    if "ONEDNN_MAX_CPU_ISA" in os.environ:
+    if dtype == "float32" or device != "cpu" or "ONEDNN_MAX_CPU_ISA" in os.environ:
         return
     trial = f"import torch; torch.nn.Linear(256, 256, dtype=torch.{dtype})(torch.ones(64, 256, dtype=torch.{dtype}))"
     if subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False).returncode != 0:

@@ -21,7 +21,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from openmanus_rl.algorithms.entropy import entropy_from_logits
 from openmanus_rl.rollout.attention import UNSUPPORTED
-from openmanus_rl.rollout.own_numbers import OwnNumbers
+from openmanus_rl.rollout.own_numbers import OwnNumbers, short_windows
 from openmanus_rl.rollout.products import take_over
 from openmanus_rl.workers.chosen_tokens import chosen_logprobs, chunks
 from openmanus_rl.workers.last_layer import read_at_places, takes_places
@@ -90,29 +90,49 @@ def runs_end_to_end(decoder: Any) -> bool:
     return getattr(decoder, _MARK, True)
 
 
+def lies_apart(model: Any) -> bool:
+    """Whether the sequences of a prepared model are rows of their own, padded to one length."""
+    return not runs_end_to_end(_decoder(model))
+
+
 def _find_out(model: Any, decoder: Any) -> None:
     """Compare with the model's own forward pass: end to end, which is faster, and then in rows."""
-    own, was, training = OwnNumbers.of(model), model.config._attn_implementation, model.training
-    token_ids, lengths = torch.cat(own.sequences), [len(tokens) for tokens in own.sequences]
-    positions = torch.cat([torch.arange(length) for length in lengths]).to(token_ids.device)
-    packed = Packed(token_ids, positions, torch.tensor([0, *accumulate(lengths)], device=token_ids.device))
     stateful = getattr(model, "_is_stateful", False)  # by its own class; small states make small differences
-    gap = 0.0
+    if stateful and torch.cuda.is_available() and next(model.parameters()).device.type == "cpu":
+        setattr(decoder, _MARK, False)  # it is not where it will compute, and its kernels may be for a GPU only
+        return
+    was, training = model.config._attn_implementation, model.training
+    found = False
     try:
-        for end_to_end in (False,) if stateful else (True, False):
-            setattr(decoder, _MARK, end_to_end)
-            model.config._attn_implementation = IMPLEMENTATION if end_to_end else was
-            with torch.no_grad():
-                gap = own.gap(token_logprobs(model.eval(), packed, positions.nonzero().squeeze(-1))[0])
-            if not own.disagrees(gap):
-                return
+        with short_windows(model), torch.no_grad():
+            own = OwnNumbers.of(model)
+            for end_to_end in (False,) if stateful else (True, False):
+                setattr(decoder, _MARK, end_to_end)
+                model.config._attn_implementation = IMPLEMENTATION if end_to_end else was
+                gap = _gap(model.eval(), own)
+                found = not own.disagrees(gap)
+                if found:
+                    return
     finally:
         model.config._attn_implementation = was
         model.train(training)
+        if not found and hasattr(decoder, _MARK):
+            delattr(decoder, _MARK)
     raise ValueError(
         f"{type(model).__name__} cannot be trained: the log-probs of its own forward pass are not those that would be "
         f"trained, which are {gap:.2g} off on average"
     )
+
+
+def _gap(model: Any, own: OwnNumbers) -> float:
+    """How far a model is off its own numbers: with all tokens asked for, and with so few that most are left out."""
+    token_ids, lengths = torch.cat(own.sequences), [len(tokens) for tokens in own.sequences]
+    positions = torch.cat([torch.arange(length) for length in lengths]).to(token_ids.device)
+    ends = torch.tensor([0, *accumulate(lengths)], device=token_ids.device)
+    packed = Packed(token_ids, positions, ends)
+    last = torch.stack((ends[1:] - 2, ends[1:] - 1), 1).flatten()
+    every = own.gap(token_logprobs(model, packed, positions.nonzero().squeeze(-1))[0])
+    return max(every, own.gap(token_logprobs(model, packed, last)[0], last=2))
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
@@ -180,7 +200,7 @@ def _from_logits(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Te
 
 
 def _whole_logits(model: Any, packed: Packed, targets: Tensor) -> Tensor:
-    if not runs_end_to_end(_decoder(model)):
+    if lies_apart(model):
         rows, columns, inputs = _padded(packed, targets - 1)
         kept, which = torch.unique(columns, return_inverse=True)
         table: Tensor = model(**inputs, logits_to_keep=kept).logits

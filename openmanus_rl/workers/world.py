@@ -30,14 +30,16 @@ class World:
     device: Any = None
     """Where networks compute, if not where they are."""
 
-    def micro_batches(self, batch: Batch, samples: Sequence[int], max_tokens: int) -> tuple[list[MicroBatch], float]:
+    def micro_batches(
+        self, batch: Batch, samples: Sequence[int], max_tokens: int, apart: bool = False
+    ) -> tuple[list[MicroBatch], float]:
         """This rank's share in portions, and the imbalance: the busiest rank's tokens over the mean.
 
         All ranks make the same number of passes, as each one is a step that they take together: who has fewer portions
         than others passes over a token that nothing is learned from.
         """
         shares = split_over_ranks(batch, samples, self.size)
-        portions = [pack(batch, share, max_tokens) for share in shares]
+        portions = [pack(batch, share, max_tokens, apart) for share in shares]
         passes = max(len(own) for own in portions)
         own = [make_micro_batch(batch, portion) for portion in portions[self.rank]]
         idle = [idle_micro_batch(batch) for _ in range(passes - len(own))]

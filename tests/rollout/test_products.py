@@ -83,6 +83,18 @@ def test_only_the_gradients_that_are_asked_for(taken: list[tuple[int, ...]]) -> 
 
 
 @needs_onednn
+def test_what_no_gradient_needs_is_not_kept(taken: list[tuple[int, ...]]) -> None:
+    """The input of a layer whose weight is frozen, as with adapters; the weight where the input needs none."""
+    x, weight = random(20, 6), random(8, 6, seed=1)
+    for trained, kept in ((x, weight), (weight, x)):
+        held: list[torch.Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda one, held=held: held.append(one) or one, lambda one: one):
+            linear(x.requires_grad_(trained is x), weight.requires_grad_(trained is weight))
+        assert [one.shape for one in held] == [kept.shape]
+    assert taken
+
+
+@needs_onednn
 def test_a_weight_that_is_used_twice_gets_both_gradients(taken: list[tuple[int, ...]]) -> None:
     weight = random(6, 6).requires_grad_()
     x = random(16, 6, seed=1)
@@ -111,10 +123,10 @@ def test_products_in_every_layout(rows: int, columns: int, taken: list[tuple[int
 
 @needs_onednn
 @pytest.mark.parametrize("rows", [16, 17, 31, 33, 100, 127, 1025])
-def test_any_number_of_rows(rows: int, taken: list[tuple[int, ...]]) -> None:
+def test_any_number_of_rows(rows: int, taken: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
     """What is added to make it one of few sizes is not seen, even where memory held something else before."""
     x, other, weight = random(rows, 6), random(rows, 20, seed=1), random(20, 6, seed=2)
-    torch.full((2000, 20), float("nan"))
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda own, *shape: own.new_full(shape, float("nan")))
     assert linear(x, weight).shape == (rows, 20)
     torch.testing.assert_close(linear(x, weight), x @ weight.T, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(transposed_product(other, x), other.T @ x, rtol=1e-4, atol=1e-4)
@@ -128,6 +140,10 @@ def test_few_sizes() -> None:
     assert all(rows <= size <= rows * 9 / 8 for rows, size in sizes.items())
     assert {size for size in sizes.values() if 512 <= size < 1024} == set(range(512, 1024, 64))
     assert sizes[17] == 18
+    for rows in range(1, 3000):
+        fewer = products.fewer_whole(rows)
+        assert rows * 7 / 8 <= fewer <= rows
+        assert sizes[fewer] == fewer
     assert float(products._whole_sizes(torch.ones(17, 1)).sum()) == 17
 
 

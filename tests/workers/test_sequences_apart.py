@@ -13,15 +13,21 @@ from transformers import (
     Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3_5ForCausalLM,
     Qwen3_5TextConfig,
     StableLmConfig,
     StableLmForCausalLM,
 )
 from transformers.models.gemma2 import Gemma2Config, Gemma2ForCausalLM
+from transformers.models.llama import modeling_llama
 
 from openmanus_rl.rollout.local_engine import LocalEngine
 from openmanus_rl.workers.actor import ActorRolloutRefWorker
+from openmanus_rl.workers.micro_batches import pack
 from openmanus_rl.workers.networks import ValueNetwork
 from openmanus_rl.workers.packed import IMPLEMENTATION, Packed, hidden_before, prepare, runs_end_to_end, token_logprobs
 from tests.workers.batches import make_batch, weights
@@ -47,6 +53,12 @@ def make(kind: str) -> Any:
         model = Lfm2ForCausalLM(Lfm2Config(**SHAPE, layer_types=["conv", "full_attention"]))
     elif kind == "stablelm":  # does not hand down to its attention what it does not know
         model = StableLmForCausalLM(StableLmConfig(**SHAPE))
+    elif kind == "qwen2_moe":  # hands down a mask where others say how far to look back
+        experts = {"num_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        windows = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2}
+        model = Qwen2MoeForCausalLM(Qwen2MoeConfig(**SHAPE, **experts, **windows))
+    elif kind == "mistral":
+        model = MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=4))
     else:
         model = GemmaForCausalLM(GemmaConfig(**SHAPE))
     with torch.no_grad():
@@ -56,7 +68,7 @@ def make(kind: str) -> Any:
     return model.eval()
 
 
-APART = ("qwen3.5", "lfm2", "stablelm")
+APART = ("qwen3.5", "lfm2", "stablelm", "qwen2_moe")
 
 
 def asked(batch: Any) -> tuple[Packed, torch.Tensor]:
@@ -130,15 +142,68 @@ def test_a_critic_reads_the_same_states() -> None:
     )
 
 
-def test_those_that_can_lie_end_to_end_do() -> None:
-    model = make("gemma")
+def test_one_with_a_state_is_not_run_where_its_kernels_may_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In main memory, on its way to a GPU."""
+    model = make("qwen3.5")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(model, "forward", lambda *_, **__: pytest.fail("it was run"))
+    prepare(model)
+    assert not runs_end_to_end(model.get_decoder())
+
+
+@pytest.mark.parametrize("kind", ["gemma", "mistral"])
+def test_those_that_can_lie_end_to_end_do(kind: str) -> None:
+    model = make(kind)
     prepare(model)
     assert runs_end_to_end(model.get_decoder())
     assert model.config._attn_implementation == IMPLEMENTATION
 
 
+def test_what_was_narrowed_for_the_comparison_is_as_wide_as_before() -> None:
+    model = make("mistral")
+    model.config.sliding_window = 300
+    prepare(model)
+    LocalEngine(model, n_threads=1)
+    assert model.config.sliding_window == 300
+
+
+def test_a_layer_that_is_not_what_its_name_says_is_computed_as_a_whole() -> None:
+    class LlamaDecoderLayer(modeling_llama.LlamaDecoderLayer):
+        def forward(self, *given: Any, **named: Any) -> Any:
+            return super().forward(*given, **named) * 2
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE)).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                torch.nn.init.normal_(weight, std=0.15)
+    model.model.layers[-1].__class__ = LlamaDecoderLayer
+    batch = make_batch()
+    expected = plain_logprobs(model, batch)
+    prepare(model)
+    packed, targets = asked(batch)
+    found, _ = token_logprobs(model, packed, targets[:3])
+    torch.testing.assert_close(found, expected[targets[:3]], atol=1e-4, rtol=1e-4)
+
+
+def test_rows_of_their_own_are_packed_by_what_they_take_when_padded() -> None:
+    batch = make_batch()
+    lengths = batch.lengths.tolist()
+    most = 2 * max(lengths)
+    portions = pack(batch, range(batch.n_samples), most, apart=True)
+    assert sorted(sample for portion in portions for sample in portion) == list(range(batch.n_samples))
+    assert all(len(portion) * max(lengths[sample] for sample in portion) <= most for portion in portions)
+    assert len(pack(batch, range(batch.n_samples), 1, apart=True)) == batch.n_samples  # one alone is never too long
+
+
 @pytest.mark.parametrize(
-    ("kind", "why"), [("qwen3.5", "carries a state"), ("lfm2", "off those of its own forward pass")]
+    ("kind", "why"),
+    [
+        ("qwen3.5", "carries a state"),
+        ("lfm2", "off those of its own forward pass"),
+        ("qwen2_moe", "off those of its own forward pass"),
+    ],
 )
 def test_the_local_engine_refuses_what_it_would_sample_wrongly(kind: str, why: str) -> None:
     with pytest.raises(ValueError, match=f"{why}.*use actor_rollout_ref.rollout.name=vllm"):
@@ -164,8 +229,9 @@ def test_log_probs_that_would_be_trained_wrongly_are_refused() -> None:
     model = Loud(LlamaConfig(**SHAPE))
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.15)
-    with pytest.raises(ValueError, match=r"Loud cannot be trained: .* are [\d.]+ off"):
-        prepare(model)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"Loud cannot be trained: .* are [\d.]+ off"):
+            prepare(model)
 
 
 def test_capped_attention_is_refused_before_anything_is_trained_or_sampled() -> None:
