@@ -299,6 +299,7 @@ def _flatten(state: Any) -> tuple[dict[str, torch.Tensor], Any]:
     """Tensors by the path at which they stand, and the state with their paths in their places."""
     tensors: dict[str, torch.Tensor] = {}
     seen: dict[tuple[Any, ...], str] = {}
+    taken: set[int] = set()
 
     def take(value: torch.Tensor, path: str) -> str:
         own = value.detach().cpu().contiguous()
@@ -307,7 +308,10 @@ def _flatten(state: Any) -> tuple[dict[str, torch.Tensor], Any]:
         if value.numel() and same in seen:
             return seen[same]
         seen[same] = path
-        tensors[path] = own.clone() if own.data_ptr() == value.data_ptr() else own
+        # What shares memory cannot be written; a copy of everything would take as much memory as the run.
+        memory = own.untyped_storage().data_ptr()
+        tensors[path] = own.clone() if memory in taken else own
+        taken.add(memory)
         return path
 
     return tensors, walk_state(state, take)

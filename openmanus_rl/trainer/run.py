@@ -8,12 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import torch
 
 from openmanus_rl.agent.watchdog import close_in_time
 from openmanus_rl.config.changes import all_keys
 from openmanus_rl.data.durable import write_whole
 from openmanus_rl.environments.configured import make_configured_env, no_tasks, tasks_of
 from openmanus_rl.rewards import RewardComposer
+from openmanus_rl.rollout.threads import threads
 from openmanus_rl.tracking.metrics_file import validation_score
 from openmanus_rl.tracking.record import recorded, write_resolved
 from openmanus_rl.trainer import checkpoint
@@ -121,6 +123,8 @@ def _train(config: Config, directory: Path, journal: Journal, command: str) -> t
         _check_tasks(config, env, journal.display)
         claim = partial(_claimed, config, directory, journal, origin, command)
         record = None if origin.folder is not None else parts.enter_context(claim())
+        _, trainer_threads = _kept_threads(origin.run_dir or directory)
+        parts.enter_context(threads(trainer_threads or torch.get_num_threads()))
         group, base = _group(config, directory, journal, origin)
         parts.enter_context(_closed_after(group.close))
         run = Run(config, directory, journal, group, origin.folder)
@@ -190,8 +194,8 @@ def _group(config: Config, directory: Path, journal: Journal, origin: Origin) ->
         from openmanus_rl.trainer.ray_group import RayWorkerGroup
 
         return RayWorkerGroup(config, path, tokenizer, journal.display.warn), path
-    threads = _threads(origin.run_dir or directory)
-    return LocalWorkerGroup(config, load_model(path, trust_remote_code=trusted), tokenizer, threads), path
+    engine_threads, _ = _kept_threads(origin.run_dir or directory)
+    return LocalWorkerGroup(config, load_model(path, trust_remote_code=trusted), tokenizer, engine_threads), path
 
 
 def _fit(run: Run, trainer: RayPPOTrainer) -> None:
@@ -270,23 +274,26 @@ def _trainer(config: Config, group: WorkerGroup, run: Run, tasks: Callable[[Spli
     return run.trainer
 
 
-def _threads(directory: Path) -> int | None:
-    """The engine's threads of an earlier part of the run: other ones would add floats in another order."""
+def _kept_threads(directory: Path) -> tuple[int | None, int | None]:
+    """The engine's and the trainer's threads of an earlier part of the run: others add floats in another order."""
     path = directory / "engine.json"
     try:
-        found = orjson.loads(path.read_bytes())["n_threads"] if path.is_file() else None
-    except (ValueError, KeyError, TypeError) as error:
+        kept = orjson.loads(path.read_bytes()) if path.is_file() else {"n_threads": None}
+        found = {"n_threads": kept["n_threads"], "trainer_threads": kept.get("trainer_threads")}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} cannot be read ({type(error).__name__}: {error}); without it a run chooses anew"
         ) from None
-    if found is not None and (type(found) is not int or not 1 <= found <= 4096):
-        raise ValueError(f"{path}: n_threads must be a whole number from 1, got {str(found)[:50]!r}")
-    return found
+    for name, count in found.items():
+        if count is not None and (type(count) is not int or not 1 <= count <= 4096):
+            raise ValueError(f"{path}: {name} must be a whole number from 1, got {str(count)[:50]!r}")
+    return found["n_threads"], found["trainer_threads"]
 
 
 def _remember_threads(directory: Path, group: WorkerGroup) -> None:
-    """Before the first step: a run that is killed in it must find the number again."""
-    write_whole(directory / "engine.json", orjson.dumps({"n_threads": group.choose_threads()}))
+    """Before the first step: a run that is killed in it must find the numbers again."""
+    kept = {"n_threads": group.choose_threads(), "trainer_threads": torch.get_num_threads()}
+    write_whole(directory / "engine.json", orjson.dumps(kept))
 
 
 def _keep_tokenizer(directory: Path, group: WorkerGroup) -> None:

@@ -288,8 +288,10 @@ def test_what_else_a_run_directory_holds(tmp_path: Path) -> None:
     for content, message in (
         (b"{", "cannot be read"),
         (b"[]", "cannot be read"),
+        (b"{}", "cannot be read"),
         (b'{"n_threads": "x"}', "whole number"),
+        (b'{"n_threads": 1, "trainer_threads": 0}', "trainer_threads must be a whole number"),
     ):
         (tmp_path / "engine.json").write_bytes(content)
         with pytest.raises(ValueError, match=message):
-            run._threads(tmp_path)
+            run._kept_threads(tmp_path)

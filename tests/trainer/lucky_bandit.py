@@ -8,13 +8,15 @@ from openmanus_rl.environments.base import Info, StepResult
 
 
 class LuckyBandit(BanditEnv):
-    """Two levers, one pull. Any text pulls one of them or neither; which, is as good as random."""
+    """Two levers, one pull or more. Any text pulls one of them or neither; which, is as good as random."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(arms=2, rounds=1, **options)
+    def __init__(self, rounds: int = 1, **options: Any) -> None:
+        super().__init__(arms=2, rounds=rounds, **options)
 
     def step(self, action: str) -> StepResult:
-        choices = [*self.levers[0], "neither"]
+        if (answer := self.answer_if_over()) is not None:
+            return answer
+        choices = [*self.levers[self.round], "neither"]
         return super().step(choices[crc32(action.encode()) % len(choices)])
 
     def _info(self, observation: str, valid: bool) -> Info:

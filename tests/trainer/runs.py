@@ -42,6 +42,16 @@ def lucky_config(folder: Path, *overrides: str, estimator: str = "grpo") -> Conf
     return load_config(None, None, lucky_settings(folder, *overrides, estimator=estimator))
 
 
+MANY_TURNS = (
+    "env.options.rounds=2", "env.max_steps=10", "env.rollout.n=4", "data.train_batch_size=3",
+    "actor_rollout_ref.rollout.max_num_seqs=5", "actor_rollout_ref.rollout.kv_cache_gb=0.001",
+    "actor_rollout_ref.actor.optim.name=muon", "actor_rollout_ref.actor.optim.warmup_style=cosine",
+    "actor_rollout_ref.actor.optim.lr_warmup_steps=2", "algorithm.filter_groups.enable=true",
+    "algorithm.filter_groups.max_num_gen_batches=2",
+)  # fmt: skip
+"""For lucky runs: conversations that lose their place in the cache, groups that are played again, a rate that moves."""
+
+
 def lucky_settings(folder: Path, *overrides: str, estimator: str = "grpo") -> list[str]:
     """So that rewards, advantages, ratios and the best checkpoint change from step to step, as in a run that learns."""
     lucky = (

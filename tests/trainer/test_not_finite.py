@@ -65,10 +65,9 @@ def test_a_reference_that_is_no_numbers_is_named(tmp_path: Path, monkeypatch: py
 
 
 def test_whatever_the_trainer_fills_has_advice() -> None:
-    from openmanus_rl.data.batch import NotFiniteColumnError
-    from openmanus_rl.data.sample import TRAINER_COLUMNS
+    from openmanus_rl.data.batch import FILLED, NotFiniteColumnError
 
-    for column in (*TRAINER_COLUMNS, "old_logprobs"):
+    for column in FILLED:
         with pytest.raises(NotFiniteError, match=r"step 7: .* are not finite.* [\w.]+\.[\w.]+"), stages.only_numbers(7):
             raise NotFiniteColumnError(column)
 

@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 import torch
 
+from openmanus_rl.rollout.local_engine import LocalEngine
 from openmanus_rl.rollout.threads import threads
 from openmanus_rl.tracking.metrics_file import MetricsFile, read_metrics
-from openmanus_rl.trainer import checkpoint, run, stages
+from openmanus_rl.trainer import checkpoint, local_group, run, stages
 from openmanus_rl.trainer.checkpoint import CheckpointError, RunInUseError
 from openmanus_rl.trainer.log_prob_gap import LogProbGapError
 from openmanus_rl.trainer.main_ppo import training_problems
 from openmanus_rl.trainer.ray_trainer import RayPPOTrainer
 from tests.conftest import REPOSITORY
 from tests.data.builders import trajectory, turn
-from tests.trainer.runs import lucky_config, small_config
+from tests.trainer.runs import MANY_TURNS, lucky_config, small_config
 
 TIMINGS = ("time/", "tokens_per_second/", "gap/old_log_prob_saved_s")
 
@@ -87,7 +88,7 @@ def test_every_estimator_trains(tmp_path: Path, estimator: str) -> None:
     assert (model / "tokenizer.json").is_file()
 
 
-@pytest.mark.parametrize(("dtype", "n_threads"), [("float32", 2), ("float16", 1)])
+@pytest.mark.parametrize(("dtype", "n_threads"), [("float32", 2), ("bfloat16", 1), ("float16", 1)])
 def test_a_run_that_goes_on_is_the_run_that_never_stopped(tmp_path: Path, dtype: str, n_threads: int) -> None:
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     for folder in (straight, broken):
@@ -123,14 +124,34 @@ def test_the_engines_threads_are_measured_once_and_kept_for_the_run(
     run.train(config)
 
 
+def test_the_trainers_threads_are_kept_for_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from openmanus_rl.workers.actor import ActorRolloutRefWorker
+
+    used = []
+    update = ActorRolloutRefWorker.update_actor
+
+    def noted(*given: Any) -> dict[str, float]:
+        used.append(torch.get_num_threads())
+        return update(*given)
+
+    monkeypatch.setattr(ActorRolloutRefWorker, "update_actor", noted)
+    with threads(2):
+        run.train(small_config(tmp_path, "trainer.total_training_steps=1"))
+    with threads(1):
+        run.train(small_config(tmp_path, "trainer.total_training_steps=2"))
+        assert torch.get_num_threads() == 1
+        run.train(small_config(tmp_path, "trainer.total_training_steps=2", "trainer.resume_mode=disable"))
+    assert used == [2, 2, 1, 1]
+
+
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """The run of an estimator to which nothing happens; made once."""
 
     @functools.cache
-    def trained(estimator: str) -> Path:
+    def trained(estimator: str, *words: str) -> Path:
         folder = tmp_path_factory.mktemp(estimator)
-        run.train(lucky_config(folder, estimator=estimator))
+        run.train(lucky_config(folder, *words, estimator=estimator))
         every_part_moved(folder)
         return folder
 
@@ -138,17 +159,18 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], P
 
 
 @pytest.mark.parametrize(
-    ("moment", "estimator"),
+    ("moment", "estimator", "words"),
     [
-        ("collect", "grpo"), ("update_critic", "gae"), ("update_actor", "gigpo"), ("write_checkpoint", "grpo"),
-        ("between files", "gae"),
+        ("collect", "grpo", ()), ("update_critic", "gae", ()), ("update_actor", "gigpo", ()),
+        ("write_checkpoint", "grpo", ()), ("between files", "gae", ()), ("collect", "gigpo", MANY_TURNS),
+        ("update_actor", "gigpo", MANY_TURNS),
     ],
 )  # fmt: skip
 def test_killed_at_any_moment_the_same_command_gives_the_same_weights(
-    uninterrupted: Callable[[str], Path], tmp_path: Path, moment: str, estimator: str
+    uninterrupted: Callable[..., Path], tmp_path: Path, moment: str, estimator: str, words: tuple[str, ...]
 ) -> None:
     """A real process kills itself without warning, in the third step; then it is started again."""
-    straight, killed = uninterrupted(estimator), tmp_path
+    straight, killed = uninterrupted(estimator, *words), tmp_path
     code = f"""
 import os, signal, sys
 from pathlib import Path
@@ -175,14 +197,35 @@ elif moment == "write_checkpoint":
     checkpoint.write_checkpoint = deadly(checkpoint.write_checkpoint, False)
 else:
     checkpoint.save_file = deadly(checkpoint.save_file, True)
-run.train(lucky_config(Path({str(killed)!r}), estimator={estimator!r}))
+run.train(lucky_config(Path({str(killed)!r}), *{words!r}, estimator={estimator!r}))
 """
     first = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert first.returncode == -signal.SIGKILL, first.stderr
     assert [checkpoint.step_of(path) for path in checkpoint.checkpoints(killed / "run")] == [1, 2]
-    run.train(lucky_config(killed, estimator=estimator))
+    run.train(lucky_config(killed, *words, estimator=estimator))
     assert same(final_state(straight), final_state(killed))
     assert told(straight) == told(killed)
+
+
+def test_runs_of_many_turns_lose_their_place_in_the_cache_and_play_groups_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the test above would prove less than it says."""
+    engines: list[LocalEngine] = []
+
+    class Watched(LocalEngine):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            engines.append(self)
+
+    monkeypatch.setattr(local_group, "LocalEngine", Watched)
+    run.train(lucky_config(tmp_path, *MANY_TURNS, "trainer.total_training_steps=1", estimator="gigpo"))
+    [engine] = engines
+    assert engine.stats.evictions > 0
+    assert engine.stats.reused > 0
+    _, line = told(tmp_path)
+    assert line["episode_steps"] > 2
+    assert (line["filter_rounds"], line["filtered_groups"] > 0) == (2.0, True)
 
 
 def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(
