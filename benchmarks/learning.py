@@ -47,8 +47,8 @@ class Study:
     seeds: tuple[int, ...] = SEEDS
     elsewhere: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """What the trained model is also played on: what it is called, and the words of `eval`."""
-    start: str | None = None
-    """The run of another study whose model this one goes on from: `STUDY-FORM-SEED`."""
+    start: tuple[str, str, int] | None = None
+    """The run of another study whose model this one goes on from: study, form and seed."""
     splits: tuple[str, ...] = ("valid_seen", "valid_unseen")
 
 
@@ -78,7 +78,7 @@ STUDIES = {
                 ("--split", "valid_seen", "actor_rollout_ref.rollout.val_kwargs.temperature=1"),
             ),
         ),
-        start="alfworld_tiny-gigpo-long-0",
+        start=("alfworld_tiny", "gigpo-long", 0),
         splits=("valid_seen",),
     ),
     "webshop_tiny": Study("webshop_tiny", {"gigpo": ()}, episodes=1000, seeds=(0,)),
@@ -108,7 +108,7 @@ def kept_studies() -> list[dict[str, Any]]:
     """The numbers so far; a run of a recipe that says something else now is to be repeated."""
     studies: list[dict[str, Any]] = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
     for study in studies:
-        now = recipe_settings(study["recipe"])
+        now, study["preparation"] = recipe_settings(study["recipe"]), preparation(study["study"])
         for run in study["runs"]:
             if run.get("recipe_settings") != now:
                 told = [run["since_then"]] if "since_then" in run else []
@@ -117,13 +117,30 @@ def kept_studies() -> list[dict[str, Any]]:
     return studies
 
 
+def preparation(name: str) -> list[str]:
+    """What a user types before a study's own commands, if it goes on from another one's model."""
+    if (start := STUDIES[name].start) is None:
+        return []
+    study, form, seed = start
+    words = [f"--recipe {STUDIES[study].recipe}", *STUDIES[study].forms[form], f"trainer.seed={seed}"]
+    run = _name(*start)
+    return [
+        f"openmanus-rl train {' '.join(words)} trainer.experiment_name={run}",
+        f"openmanus-rl export runs/{run} runs/{run}-model",
+    ]
+
+
+def _name(study: str, form: str, seed: int) -> str:
+    return f"{study}-{form}-{seed}"
+
+
 def _study(name: str, only: str | None, runs: Path) -> None:
     study, file = STUDIES[name], RESULTS / f"{name}.json"
     kept = json.loads(file.read_text()) if file.is_file() else {"study": name, "recipe": study.recipe, "runs": []}
     for form, overrides in study.forms.items():
         for seed in study.seeds:
             if only in (None, f"{form}/{seed}"):
-                row = _run(study, form, overrides, seed, runs / f"{name}-{form}-{seed}")
+                row = _run(study, form, overrides, seed, runs / _name(name, form, seed))
                 others = [run for run in kept["runs"] if (run["form"], run["seed"]) != (form, seed)]
                 order = list(study.forms)
                 kept["runs"] = sorted([*others, row], key=lambda run: (order.index(run["form"]), run["seed"]))
@@ -136,7 +153,7 @@ def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directo
     """Train and evaluate once."""
     began = None
     if study.start:
-        began = directory.parent / study.start
+        began = directory.parent / _name(*study.start)
         overrides = (*overrides, f"actor_rollout_ref.model.path={_exported(began)}")
     words = ["train", "--recipe", study.recipe, *overrides, f"trainer.seed={seed}"]
     config = load_config(study.recipe, None, [*overrides, f"trainer.seed={seed}"])
@@ -147,7 +164,7 @@ def _run(study: Study, form: str, overrides: tuple[str, ...], seed: int, directo
     return {
         "form": form,
         "seed": seed,
-        "command": " ".join(["openmanus-rl", *words]),
+        "command": " ".join(["openmanus-rl", *words]).replace(f"={directory.parent}/", "=runs/"),
         "minutes": round(training["minutes"], 1),
         "recipe_settings": recipe_settings(study.recipe),
         "machine": training["machine"],

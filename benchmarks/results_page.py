@@ -18,7 +18,8 @@ What the recipes learn, measured. `python -m benchmarks.learning STUDY` repeats 
 Success is on `valid_unseen`, tasks that neither the warm start nor the training has seen; behind it stands its 95 %
 Wilson interval. "before" is the model that training starts from, "after" the checkpoint with the best
 validation, which is what a run reports and exports. "curve" is validation success over the steps, from 0 to 100 %, mean
-of both validation splits, and so is "first 50 / 80 / 90 %"; the grid's seen tasks are rooms of training.
+of both validation splits, with its last value, and so is "first 50 / 80 / 90 %"; the grid's seen tasks are rooms of
+training.
 The checkpoint is chosen on the first tasks of each validation split (`data.val_batch_size`), which are among the tasks
 played here.
 No task is played twice. Minutes are those of the whole training command, making the model, the warm start and
@@ -28,7 +29,8 @@ may end a little differently: the engine takes as many threads as it finds faste
 ([rollouts](rollouts.md)).
 
 PPO, GRPO and GiGPO are compared on `default`, with three seeds each and the same budget of steps, groups and episodes;
-their minutes differ, as the table shows. The other recipes take half an hour or more, and are measured with the
+their minutes differ, as the table shows. `gamma` is the recipe's for all three: GiGPO discounts by steps of an
+episode, PPO by tokens, GRPO not at all. The other recipes take half an hour or more, and are measured with the
 algorithm that they name and one seed: their intervals are those of the games, not of another seed.
 """
 
@@ -51,8 +53,10 @@ def page(studies: Sequence[dict[str, Any]]) -> str:
 def _study(study: dict[str, Any]) -> str:
     several = len({run["seed"] for run in study["runs"]}) > 1
     lines = [f"## Recipe `{study['recipe']}`", "", f"{_machines(study['runs'])} {_played(study)}", ""]
-    lines += ["| | seed | before | after | best step | first 50 / 80 / 90 % at step | curve | minutes | cores |"]
-    lines += ["|---|---|---|---|---|---|---|---|---|"]
+    lines += [
+        "| | seed | before | after | best step | first 50 / 80 / 90 % at step | curve | minutes | cores | commit |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
     lines += [_row(run) for run in study["runs"]]
     notes = dict.fromkeys(run["since_then"] for run in study["runs"] if "since_then" in run)
     lines += [line for note in notes for line in ("", f"To be repeated: {note}")]
@@ -73,6 +77,7 @@ def _study(study: dict[str, Any]) -> str:
         lines += ["", f"The same models on {name}:", "", "| | seed | success | steps an episode |", "|---|---|---|---|"]
         lines += [_elsewhere(run, run["elsewhere"][name]) for run in study["runs"] if name in run.get("elsewhere", {})]
     lines += ["", "Commands:", "", "<!-- runs in: benchmarks/learning.py -->", "```bash"]
+    lines += study["preparation"]
     lines += [
         f"{run['command']} trainer.experiment_name={study['study']}-{run['form']}-{run['seed']}"
         for run in study["runs"]
@@ -114,8 +119,8 @@ def _row(run: dict[str, Any]) -> str:
     split = _held_out(run["after"])
     cells = [
         run["form"], str(run["seed"]), _rate(run["before"][split]), _rate(run["after"][split]),
-        _best_step(run), first, _curve([point["success"] for point in run["curve"]]), f"{run['minutes']:.1f}",
-        str(run["cores"]),
+        _best_step(run), first, _curve([point["success"] for point in run["curve"]]),
+        f"{run['minutes']:.1f}", str(run["cores"]), run.get("commit", "not kept"),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
@@ -177,4 +182,4 @@ def _rate(summary: dict[str, Any]) -> str:
 
 
 def _curve(values: Sequence[float]) -> str:
-    return sparkline(values, width=len(values), low=0.0, high=1.0)
+    return f"{sparkline(values, width=len(values), low=0.0, high=1.0)} {values[-1]:.1%}"

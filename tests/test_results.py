@@ -69,6 +69,7 @@ def test_the_default_recipe_learns_from_below_half_to_90_percent(seed: int) -> N
         assert rates(run, "before") < 0.5
         assert rates(run) >= 0.9
         assert run["after"]["valid_unseen"]["success"]["total"] >= 200
+        assert does_not_collapse(run)
     assert runs["gigpo"]["minutes"] <= 10
 
 
@@ -80,6 +81,24 @@ def test_the_longer_recipes_reach_their_goals() -> None:
     assert rates(webshop) >= 0.6
     assert webshop["after"]["valid_unseen"]["score"] >= 0.8
     assert max(tiny["minutes"], webshop["minutes"]) <= 45
+    assert all(does_not_collapse(run) for run in (tiny, small, webshop))
+
+
+def does_not_collapse(run: dict[str, Any]) -> bool:
+    """It ends near its best: of a few hundred episodes, six points are noise."""
+    curve = [point["success"] for point in run["curve"]]
+    return bool(curve[-1] >= max(curve) - 0.06)
+
+
+def test_what_goes_on_from_another_study_says_how_to_get_there() -> None:
+    [study] = [study for study in kept_studies() if study["recipe"] == "alfworld_small"]
+    [run] = study["runs"]
+    train, export = study["preparation"]
+    source, model = export.split()[2:]
+    assert train.endswith(f" trainer.experiment_name={source.removeprefix('runs/')}")
+    assert f" actor_rollout_ref.model.path={model} " in run["command"]
+    made = page([study])
+    assert made.index(train) < made.index(export) < made.index(run["command"])
 
 
 def kept(study: str) -> list[dict[str, Any]]:
