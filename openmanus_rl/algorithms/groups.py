@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from openmanus_rl.data.trajectory import ROUNDING
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
@@ -14,10 +16,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Labels = Tensor | NDArray[Any] | Sequence[Any]
-
-
-ROUNDING = 1e-12
-"""Scores of a group that differ by less, relative to the largest, are equal: sums in another order differ so."""
 
 
 def group_codes(labels: Labels) -> Tensor:

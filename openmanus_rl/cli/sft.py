@@ -6,7 +6,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -70,10 +70,12 @@ def sft(
         int | None, typer.Option(min=0, help="Of a new model's weights and of the order. Default: trainer.seed.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model that is there.")] = False,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: a GPU if there is one.")] = "auto",
 ) -> None:
     """Teach a model by example: episodes, conversations, or the environment's own expert. Only answers are learned."""
     from openmanus_rl.cli.flags import mistakes
     from openmanus_rl.cli.screen import quiet_libraries
+    from openmanus_rl.serving.engines import choose
     from openmanus_rl.trainer.lessons import Intake, make_lessons, split_lessons
     from openmanus_rl.workers.init_model import check_free, check_replaceable, save
 
@@ -83,10 +85,12 @@ def sft(
         (check_replaceable if overwrite else check_free)(out)
         if lr is not None and not 0 < lr < math.inf:
             raise ValueError(f"--lr must be a number above 0, got {lr}")
+        place, _ = choose(device, "float32")
         source = _source(model, demos, conversations, (env, recipe, config, overrides))
         chosen = source.seed if seed is None else seed
         quiet_libraries()
         learner, tokenizer = source.load(chosen)
+        learner.to(place)
         limit, intake = source.limit(max_tokens), Intake()
         with closing(source.episodes(tokenizer, episodes, processes, intake)) as heard:
             lessons = list(make_lessons(heard, limit, intake))

@@ -37,6 +37,10 @@ class NotFiniteColumnError(ValueError):
         self.column = column
 
 
+FILLED = (*TRAINER_COLUMNS, "old_logprobs", "token_costs")
+"""The columns that can be set later."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Packed samples. Columns that the trainer fills are None until `with_columns` gives them."""
@@ -126,8 +130,8 @@ class Batch:
         """The batch with trainer columns set; each must be (T,), finite, and zero where the agent did not write."""
         checked: list[Tensor] = []
         for name, column in columns.items():
-            if name not in (*TRAINER_COLUMNS, "old_logprobs", "token_costs"):
-                raise ValueError(f"{name} is not a column that the trainer fills: {', '.join(TRAINER_COLUMNS)}")
+            if name not in FILLED:
+                raise ValueError(f"{name} is not a column that the trainer fills: {', '.join(FILLED)}")
             if any(column is known for known in checked):  # one tensor may be advantages and returns
                 continue
             checked.append(column)

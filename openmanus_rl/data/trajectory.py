@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # A probability is at most 1; this much more is rounding.
 MAX_LOGPROB = 1e-3
+# Scores that differ by less, relative to the largest, are equal: sums in another order differ so.
+ROUNDING = 1e-12
 
 
 class StopReason(StrEnum):
@@ -231,7 +233,8 @@ class TrajectoryGroup:
     @property
     def has_zero_spread(self) -> bool:
         """Whether all usable trajectories scored the same, so that the group carries no signal."""
-        return len({t.score for t in self.usable}) <= 1
+        scores = [t.score for t in self.usable]
+        return not scores or max(scores) - min(scores) <= ROUNDING * max(map(abs, scores))
 
 
 def group_trajectories(trajectories: Iterator[Trajectory] | list[Trajectory]) -> list[TrajectoryGroup]:

@@ -54,9 +54,10 @@ _NOT_FINITE = {
         f"It is the model that training began with: {_PRECISION}, or begin with another actor_rollout_ref.model.path",
     ),
     "values": ("the critic's values", f"{_LOWER_CRITIC}; a critic.model.path of its own may be the cause as well"),
-    "token_rewards": (
-        "the rewards of tokens",
-        "Look for rewards that are huge (reward.components), or lower algorithm.kl_ctrl.kl_coef",
+    "token_rewards": ("the rewards of tokens", "Look in reward.components for rewards that are huge"),
+    "token_costs": (
+        "the KL to the reference, as a part of the reward,",
+        f"Lower algorithm.kl_ctrl.kl_coef. {_LOWER_ACTOR}",
     ),
     "advantages": ("the advantages", _TAME_REWARDS),
     "returns": ("the returns", _TAME_REWARDS),

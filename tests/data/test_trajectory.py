@@ -111,7 +111,14 @@ def test_a_failed_episode_is_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "singleton", "zero_spread"), [([1, 1], False, True), ([0, 1], False, False), ([1], True, True)]
+    ("scores", "singleton", "zero_spread"),
+    [
+        ([1, 1], False, True),
+        ([0, 1], False, False),
+        ([1], True, True),
+        ([0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1], False, True),  # 0.6000000000000001 and 0.6
+        ([0.0, 1e-300], False, False),
+    ],
 )
 def test_singletons_and_zero_spread(scores: list[float], singleton: bool, zero_spread: bool) -> None:
     members = tuple(trajectory(turn([1], [2]), traj_id=str(k), score=score) for k, score in enumerate(scores))
