@@ -77,7 +77,7 @@ def _study(study: dict[str, Any]) -> str:
         lines += ["", f"The same models on {name}:", "", "| | seed | success | steps an episode |", "|---|---|---|---|"]
         lines += [_elsewhere(run, run["elsewhere"][name]) for run in study["runs"] if name in run.get("elsewhere", {})]
     lines += ["", "Commands:", "", "<!-- runs in: benchmarks/learning.py -->", "```bash"]
-    lines += study["preparation"]
+    lines += study.get("preparation", [])
     lines += [
         f"{run['command']} trainer.experiment_name={study['study']}-{run['form']}-{run['seed']}"
         for run in study["runs"]
