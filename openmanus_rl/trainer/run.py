@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +35,7 @@ from openmanus_rl.workers.model import load_model, load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from openmanus_rl.config.schema import Config
@@ -123,8 +125,7 @@ def _train(config: Config, directory: Path, journal: Journal, command: str) -> t
         _check_tasks(config, env, journal.display)
         claim = partial(_claimed, config, directory, journal, origin, command)
         record = None if origin.folder is not None else parts.enter_context(claim())
-        _, trainer_threads = _kept_threads(origin.run_dir or directory)
-        parts.enter_context(threads(trainer_threads or torch.get_num_threads()))
+        parts.enter_context(_threads_of(origin.run_dir or directory, journal.display))
         group, base = _group(config, directory, journal, origin)
         parts.enter_context(_closed_after(group.close))
         run = Run(config, directory, journal, group, origin.folder)
@@ -288,6 +289,18 @@ def _kept_threads(directory: Path) -> tuple[int | None, int | None]:
         if count is not None and (type(count) is not int or not 1 <= count <= 4096):
             raise ValueError(f"{path}: {name} must be a whole number from 1, got {str(count)[:50]!r}")
     return found["n_threads"], found["trainer_threads"]
+
+
+def _threads_of(directory: Path, display: Display) -> AbstractContextManager[None]:
+    """The trainer works with as many as an earlier part of the run did."""
+    _, kept = _kept_threads(directory)
+    there = torch.get_num_threads()
+    if kept is not None and kept > max(there, os.cpu_count() or 1):
+        display.warn(
+            f"this run began with {kept} threads, and {there} would do here: with more than there are cores it is "
+            f"slow. Without {directory / 'engine.json'} it takes {there}, and rounds otherwise from here"
+        )
+    return threads(kept or there)
 
 
 def _remember_threads(directory: Path, group: WorkerGroup) -> None:

@@ -144,6 +144,16 @@ def test_the_trainers_threads_are_kept_for_the_run(tmp_path: Path, monkeypatch: 
     assert used == [2, 2, 1, 1]
 
 
+def test_more_threads_than_there_are_cores_are_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run.train(small_config(tmp_path, "trainer.total_training_steps=1"))
+    assert "this run began with" not in "".join(capsys.readouterr())
+    kept = tmp_path / "run" / "engine.json"
+    many = (os.cpu_count() or 1) + 1
+    kept.write_bytes(kept.read_bytes().replace(b'"trainer_threads":', b'"trainer_threads":%d,"was":' % many))
+    run.train(small_config(tmp_path, "trainer.total_training_steps=2"))
+    assert f"this run began with {many} threads" in "".join(capsys.readouterr())
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """The run of an estimator to which nothing happens; made once."""
