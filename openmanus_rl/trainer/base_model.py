@@ -61,7 +61,10 @@ def find_base(config: Config, directory: Path, origin: Origin, display: Display)
             forget_base(directory)  # first: what is left by whoever is killed while it deletes is nobody's base
             shutil.rmtree(folder)
         for left_over in folder.parent.glob(f".{BASE}.*.partial"):  # of processes that were killed; the run is ours
-            shutil.rmtree(left_over, ignore_errors=True)
+            if left_over.is_dir() and not left_over.is_symlink():
+                shutil.rmtree(left_over, ignore_errors=True)
+            else:
+                left_over.unlink(missing_ok=True)
         note_base(config, directory)
         _make_or_leave(config, folder, display)
     return str(folder)

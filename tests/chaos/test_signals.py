@@ -102,10 +102,12 @@ def test_what_is_kept_is_looked_at_byte_by_byte(
 
 
 def survive(nursery: Nursery, folder: Path, moments: dict[str, int], seed: int, blows: int) -> list[Ended]:
-    """Strike a run again and again, starting it anew each time, then let it end."""
+    """Strike a run again and again, starting it anew each time, at least until two have died; then let it end."""
     rng, kept, endings = random.Random(seed), Kept(folder), []
     words = lucky_settings(folder)
-    for blow in range(blows):
+    for blow in range(3 * blows):
+        if blow >= blows and sum(ended.code != 0 for ended in endings) >= 2:
+            break
         kind = rng.choice(("files", "files", "calls"))
         number = rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP))
         # Half of the way at most, so that there is something left for the next.
